@@ -1,0 +1,1 @@
+"""The interactive app over tracekit runs; it draws and computes nothing."""

@@ -1,0 +1,56 @@
+"""The room of analyses: one module (or package) per analysis, each defining `ANALYSIS`.
+
+An analysis is a pure function of frames. Its parameter names are the tables it needs, so its
+signature is its dependencies: any canonical table, and `windows` (the time that shares refer to).
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import polars as pl
+
+from tracekit.findings import Finding
+from tracekit.registry import load_room
+from tracekit.tables import Table
+from tracekit.tables.notes import Note
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One analysis.
+
+    Attributes:
+        name: The user's name of it (`idle-gaps`).
+        question: The question it answers, one line.
+        table: The table it returns.
+        compute: Frames by table name → the result. Empty in, empty out.
+        needs: Tables that must have rows; without them the analysis is skipped, and says so.
+        findings: Result → findings; none when nothing is wrong.
+        caveats: Frames by table name → what the result cannot tell on this trace.
+    """
+
+    name: str
+    question: str
+    table: Table
+    compute: Callable[..., pl.DataFrame]
+    needs: tuple[str, ...] = ("ops",)
+    findings: Callable[[pl.DataFrame], list[Finding]] | None = None
+    caveats: Callable[..., list[Note]] | None = None
+
+
+@cache
+def analyses() -> dict[str, Analysis]:
+    """Return all analyses by name."""
+    return load_room(__name__, "ANALYSIS", Analysis)
+
+
+def tables_of(function: Callable[..., object]) -> tuple[str, ...]:
+    """Return the names of the tables a function depends on: its parameters."""
+    return tuple(inspect.signature(function).parameters)
+
+
+def call_with_tables(function: Callable[..., object], frames: Mapping[str, pl.DataFrame]) -> object:
+    """Call a function with the tables its parameters name."""
+    return function(**{name: frames[name] for name in tables_of(function)})

@@ -1,0 +1,55 @@
+"""HIP and CUDA API names, normalised in one place: what a call does, and whether it blocks."""
+
+import re
+
+import polars as pl
+
+from tracekit.tables.activity import CALL_KINDS
+
+# First match wins. An unknown API that launches work is `other` here and loses nothing by it: ops
+# find their call by correlation, never by its kind.
+_KINDS = tuple(
+    (re.compile(pattern), kind)
+    for pattern, kind in (
+        (r"GraphLaunch", "graph_launch"),
+        (r"LaunchHostFunc|StreamAddCallback", "callback"),
+        (r"Launch", "launch"),
+        (r"Memcpy", "copy"),
+        (r"Memset", "fill"),
+        (r"EventRecord", "event_record"),
+        (r"StreamWaitEvent", "event_wait"),
+        (r"EventSynchronize", "event_sync"),
+        (r"(Event|Stream)Query", "event_query"),
+        (r"StreamSynchronize", "stream_sync"),
+        (r"(Device|Ctx|Thread)Synchronize", "device_sync"),
+        (r"StreamCreate", "stream_create"),
+        (r"Free|MemRelease", "free"),
+        (r"Malloc|MemAlloc|HostAlloc|MemCreate", "malloc"),
+    )
+)
+
+
+def call_kind(name: str) -> str:
+    """Return what an API call does, one of `CALL_KINDS` (`hipEventSynchronize` → `event_sync`)."""
+    return next((kind for pattern, kind in _KINDS if pattern.search(name)), "other")
+
+
+def call_kinds(names: pl.Series) -> pl.Series:
+    """Return `call_kind` of each name, worked out once per distinct name."""
+    distinct = names.cast(pl.String).unique().drop_nulls()
+    kinds = {name: call_kind(name) for name in distinct}
+    return names.cast(pl.String).replace_strict(
+        kinds, default="other", return_dtype=pl.Enum(CALL_KINDS)
+    )
+
+
+def copy_blocks(name: str, direction: str | None) -> bool | None:
+    """Return whether a copy call returns only when the copy is done.
+
+    An asynchronous copy from or to pageable memory may block too, and a copy within a device may
+    return early; both are unknown (None) from the name alone.
+    Source: HIP and CUDA runtime API, "API synchronization behavior".
+    """
+    if "Async" in name or direction == "device-to-device":
+        return None
+    return True

@@ -1,0 +1,147 @@
+"""The room of trace formats: one module (or package) per format, each defining `FORMAT`.
+
+Sniffing and reading are separate, so that every sample can be tested to be claimed exactly once
+and a wrong file is refused before anything is read.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+from tracekit.errors import BadInput, UnreadableTrace
+from tracekit.registry import load_room
+from tracekit.trace import Trace, join_traces
+
+HEAD_BYTES = 4096
+_LFS_POINTER = b"version https://git-lfs"
+
+
+class Progress(Protocol):
+    """How a reader says how far it is; the command line draws it."""
+
+    def __call__(self, done: int, total: int, what: str, /) -> None:
+        """Report `done` of `total` bytes or rows of `what`."""
+
+
+def silent(_done: int, _total: int, _what: str, /) -> None:
+    """Report progress to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One trace format.
+
+    Attributes:
+        name: The user's name of it.
+        summary: One line for `tracekit list formats`.
+        sniff: True if the path holds this format. Looks at content: `head` is the first
+            `HEAD_BYTES` bytes of a file, decompressed if gzip, and empty for a directory.
+        read: Reads one path. Raises `UnreadableTrace`; everything less is a note.
+        members: For a directory that is a package of this format, its files, each read with `read`;
+            None where a path is always read whole.
+    """
+
+    name: str
+    summary: str
+    sniff: Callable[[Path, bytes], bool]
+    read: Callable[[Path, Progress], Trace]
+    members: Callable[[Path], Sequence[Path]] | None = None
+
+
+@cache
+def formats() -> dict[str, Format]:
+    """Return all formats by name."""
+    return load_room(__name__, "FORMAT", Format)
+
+
+def identify(path: Path) -> Format:
+    """Return the format of a file or directory.
+
+    Raises:
+        UnreadableTrace: Nothing claims the path, it cannot be read, or two formats claim it.
+    """
+    head = _head(path)
+    claims = [format_ for format_ in formats().values() if format_.sniff(path, head)]
+    if len(claims) == 1:
+        return claims[0]
+    if claims:
+        names = " and ".join(format_.name for format_ in claims)
+        raise UnreadableTrace(path, f"claimed by {names}", "Report this: formats must not overlap")
+    raise UnreadableTrace(path, *_why_unclaimed(path, head))
+
+
+def read_trace(paths: Sequence[Path], progress: Progress = silent) -> Trace:
+    """Read one or several paths of one format as one run.
+
+    A directory that is itself a trace (a run directory, a `.rpdb` package) is read as such; any
+    other directory stands for the trace files directly inside it.
+
+    Raises:
+        BadInput: No path was given, or one file was given twice.
+        UnreadableTrace: A path cannot be read, or the paths mix formats.
+    """
+    if not paths:
+        raise BadInput("tracekit", "no trace given", "Name at least one file or run directory")
+    members = [member for path in paths for member in _expanded(path)]
+    repeated = {str(path) for path, _ in members if [p for p, _ in members].count(path) > 1}
+    if repeated:
+        raise BadInput(sorted(repeated)[0], "given twice", "Name each trace once")
+    names = sorted({format_.name for _, format_ in members})
+    if len(names) > 1:
+        where = members[0][0].parent if len(paths) == 1 else paths[0]
+        raise UnreadableTrace(
+            where, f"mixed formats: {', '.join(names)}", "Read files of one format at a time"
+        )
+    return join_traces([format_.read(path, progress) for path, format_ in members])
+
+
+def _expanded(path: Path) -> list[tuple[Path, Format]]:
+    """Return the files behind one path, each with its format."""
+    if not path.is_dir():
+        return [(path, identify(path))]
+    for format_ in formats().values():
+        if format_.sniff(path, b""):
+            inside = format_.members(path) if format_.members else [path]
+            return [(member, format_) for member in inside]
+    files = sorted(entry for entry in path.iterdir() if entry.is_file())
+    claimed = []
+    for file in files:
+        head = _head(file)
+        owners = [format_ for format_ in formats().values() if format_.sniff(file, head)]
+        claimed += [(file, identify(file))] if owners else []
+    if not claimed:
+        raise UnreadableTrace(path, "holds no trace file", "Name a trace file or a run directory")
+    return claimed
+
+
+def _head(path: Path) -> bytes:
+    if path.is_dir():
+        return b""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except FileNotFoundError as error:
+        raise UnreadableTrace(path, "does not exist", "Check the path") from error
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise UnreadableTrace(path, reason, "Check its permissions") from error
+    if head.startswith(b"\x1f\x8b"):
+        try:
+            return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
+        except zlib.error:
+            return b""
+    return head
+
+
+def _why_unclaimed(path: Path, head: bytes) -> tuple[str, str]:
+    if path.is_dir():
+        return "holds no trace", "Name a trace file or a run directory"
+    if path.stat().st_size == 0:
+        return "is empty", "Record it again: the profiler did not finish writing"
+    if head.startswith(_LFS_POINTER):
+        return "is a Git LFS pointer, not the file itself", "Fetch the content with: git lfs pull"
+    known = ", ".join(formats())
+    return "is in no format tracekit reads", f"It reads: {known} (tracekit list formats)"

@@ -1,0 +1,126 @@
+"""`Trace`: canonical tables and notes of one or several trace files, in memory or opened lazily."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import polars as pl
+
+from tracekit.tables import Table
+from tracekit.tables.catalog import TABLES
+from tracekit.tables.notes import NOTES, Note
+
+
+@dataclass
+class Trace:
+    """Frames by table name, what the reader could not know, and where it all came from.
+
+    A table that a format does not have is empty, never missing. Frames may be lazy (a run
+    directory is opened without loading it); `table` loads one on first use and keeps it.
+
+    Attributes:
+        frames: Frame of each table, eager or lazy, with exactly the declared columns.
+        notes: What the reader could not know.
+        sources: Paths read, as the user gave them.
+        format_name: Name of the format they are in.
+    """
+
+    frames: Mapping[str, pl.DataFrame | pl.LazyFrame]
+    notes: Sequence[Note]
+    sources: Sequence[str]
+    format_name: str
+    _loaded: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def from_frames(
+        cls,
+        frames: Mapping[str, pl.DataFrame],
+        *,
+        notes: Sequence[Note],
+        sources: Sequence[str],
+        format_name: str,
+    ) -> "Trace":
+        """Build a trace from reader output: every frame is brought to its declared columns.
+
+        Raises:
+            ValueError: A table or column that is not declared.
+        """
+        if unknown := set(frames) - set(TABLES):
+            raise ValueError(f"no such table: {sorted(unknown)}")
+        conformed = {name: TABLES[name].conform(frame) for name, frame in frames.items()}
+        return cls(conformed, notes, sources, format_name)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """Return one canonical table (empty if this trace has none of it)."""
+        if name not in self._loaded:
+            self._loaded[name] = self.scan(name).collect()
+        return self._loaded[name]
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Return one canonical table lazily, for a query that needs a few of its columns."""
+        if name == NOTES.name:
+            return notes_frame(self.notes).lazy()
+        frame = self.frames.get(name)
+        return (TABLES[name].empty() if frame is None else frame).lazy()
+
+
+def notes_frame(notes: Iterable[Note]) -> pl.DataFrame:
+    """Return notes as the `notes` table."""
+    rows = [(note.code, note.severity, note.message, note.count, note.source) for note in notes]
+    return pl.DataFrame(rows, schema=NOTES.schema, orient="row")
+
+
+def join_traces(traces: Sequence[Trace]) -> Trace:
+    """Return one trace of several files: ids made unique, devices with one key made one.
+
+    Every id column declares its key space; each trace's ids are shifted past the largest id that
+    the traces before it use in that space, so references stay intact.
+    """
+    if len(traces) == 1:
+        return traces[0]
+    shifts: dict[str, int] = {}
+    parts: dict[str, list[pl.DataFrame]] = {name: [] for name in TABLES if name != NOTES.name}
+    for trace in traces:
+        frames = {name: trace.table(name) for name in parts}
+        for name, frame in frames.items():
+            parts[name].append(frame.with_columns(_shifted(TABLES[name], shifts)))
+        for space, largest in _largest_ids(frames).items():
+            shifts[space] = shifts.get(space, 0) + largest + 1
+    joined = _one_row_per_device({name: pl.concat(frames) for name, frames in parts.items()})
+    return Trace.from_frames(
+        joined,
+        notes=[note for trace in traces for note in trace.notes],
+        sources=[source for trace in traces for source in trace.sources],
+        format_name=traces[0].format_name,
+    )
+
+
+def _shifted(table: Table, shifts: Mapping[str, int]) -> list[pl.Expr]:
+    return [
+        (pl.col(column.name) + shifts[column.space]).cast(column.dtype)
+        for column in table.columns
+        if column.space in shifts
+    ]
+
+
+def _largest_ids(frames: Mapping[str, pl.DataFrame]) -> dict[str, int]:
+    largest: dict[str, int] = {}
+    for name, frame in frames.items():
+        for column in TABLES[name].columns:
+            if column.space and isinstance(value := frame[column.name].max(), int):
+                largest[column.space] = max(largest.get(column.space, 0), value)
+    return largest
+
+
+def _one_row_per_device(frames: dict[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Map every device with a key to the first device of that key, in every table."""
+    devices = frames["devices"]
+    first = pl.when(pl.col("key").is_null()).then("device_id")
+    same = devices.select(
+        "device_id", kept=first.otherwise(pl.col("device_id").first().over("key"))
+    )
+    mapping = dict(same.iter_rows())
+    for name, frame in frames.items():
+        if "device_id" in frame.columns:
+            frames[name] = frame.with_columns(pl.col("device_id").replace(mapping))
+    frames["devices"] = frames["devices"].unique("device_id", keep="first", maintain_order=True)
+    return frames
