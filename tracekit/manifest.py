@@ -39,8 +39,8 @@ def redacted_command(command: str) -> str:
     """Return a command line with the values of secrets replaced.
 
     Catches `--api-key X`, `TOKEN=X`, `Authorization: Bearer X`, logins and queries in URLs and the
-    prefixes of well-known tokens. It works by names and shapes: a secret passed as a bare word under
-    an innocent flag is not recognisable, and no tool can promise otherwise.
+    prefixes of well-known tokens. It works by names and shapes: a secret passed as a bare word
+    under an innocent flag is not recognisable, and no tool can promise otherwise.
     """
     text = _SECRET_ASSIGNED.sub(rf"\g<1>{REDACTED}", command)
     text = _SECRET_FLAG.sub(rf"\g<1>{REDACTED}", text)

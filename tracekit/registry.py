@@ -34,7 +34,9 @@ def load_room(package: str, constant: str, kind: type[P]) -> dict[str, P]:
         module = importlib.import_module(f"{package}.{entry.name}")
         plugin = getattr(module, constant, None)
         if not isinstance(plugin, kind):
-            raise RuntimeError(f"{module.__name__} must define {constant}: {kind.__name__}")
+            raise RuntimeError(  # noqa: TRY004  one exception for every defect of a plug-in
+                f"{module.__name__} must define {constant}: {kind.__name__}"
+            )
         if plugin.name in found:
             raise RuntimeError(f"{module.__name__}: the name {plugin.name!r} is taken")
         found[plugin.name] = plugin

@@ -98,7 +98,7 @@ def _shifted(table: Table, shifts: Mapping[str, int]) -> list[pl.Expr]:
     return [
         (pl.col(column.name) + shifts[column.space]).cast(column.dtype)
         for column in table.columns
-        if column.space in shifts
+        if column.space is not None and column.space in shifts
     ]
 
 

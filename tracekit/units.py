@@ -29,11 +29,11 @@ def _scaled(value: float, steps: tuple[tuple[int, str], ...]) -> str:
     return f"{value:.3g} {steps[-1][1]}" if value else f"0 {steps[-1][1]}"
 
 
-def format_number(value: float | int | str | bool | None, unit: Unit) -> str:
+def format_number(value: float | str | None, unit: Unit) -> str:
     """Return a value as people read it: `1.34 µs`, `52.1 %`, `1,024`, `–` for unknown."""
     if value is None:
         return "–"
-    if isinstance(value, (str, bool)):
+    if isinstance(value, str | bool):
         return str(value)
     match unit:
         case Unit.DURATION:

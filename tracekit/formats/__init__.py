@@ -88,7 +88,7 @@ def read_trace(paths: Sequence[Path], progress: Progress = silent) -> Trace:
     members = [member for path in paths for member in _expanded(path)]
     repeated = {str(path) for path, _ in members if [p for p, _ in members].count(path) > 1}
     if repeated:
-        raise BadInput(sorted(repeated)[0], "given twice", "Name each trace once")
+        raise BadInput(min(repeated), "given twice", "Name each trace once")
     names = sorted({format_.name for _, format_ in members})
     if len(names) > 1:
         where = members[0][0].parent if len(paths) == 1 else paths[0]

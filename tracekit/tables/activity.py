@@ -18,6 +18,7 @@ CALL_KINDS = (
     "launch",
     "graph_launch",
     "copy",
+    "fill",
     "event_record",
     "event_wait",
     "event_sync",

@@ -1,4 +1,4 @@
-"""What a reader could not know, counted: lost, truncated, unpaired and clamped rows are never silent."""
+"""What a reader could not know, counted: lost, unpaired and clamped rows are never silent."""
 
 from dataclasses import dataclass
 from enum import StrEnum
