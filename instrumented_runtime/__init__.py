@@ -1,1 +1,1 @@
-"""AMD serving work as running, instrumented code: the known truth that tracekit is checked against."""
+"""AMD serving work as running, instrumented code: the truth that tracekit is checked against."""

@@ -1,8 +1,8 @@
 """The canonical tables, declared as data: column, dtype, unit, meaning.
 
 Times are integer nanoseconds and intervals half-open `[start_ns, end_ns)`; unknown is null; an id
-is unique inside a `Trace` within its key space. Readers build frames with `Table.conform`, so a frame
-that reaches an analysis has exactly the declared columns.
+is unique inside a `Trace` within its key space. Readers build frames with `Table.conform`, so a
+frame that reaches an analysis has exactly the declared columns.
 """
 
 from dataclasses import dataclass
