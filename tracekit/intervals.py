@@ -225,7 +225,7 @@ def with_parents(
     ordered = (
         ranges.lazy()
         .with_row_index("_row")
-        .sort(*by, "start_ns", "end_ns", descending=[*(False for _ in by), False, True])
+        .sort(*by, "start_ns", pl.col("end_ns").neg(), "_row")
         .with_row_index("_rank")
     )
     # At one instant ends come before starts, so that a range does not hold the one that follows it;
