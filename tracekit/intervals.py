@@ -1,7 +1,9 @@
 """Interval algebra on any frame with `start_ns` and `end_ns`: half-open, integer nanoseconds.
 
 `by` names the columns that keep intervals apart (a device, a queue); null is a group of its own.
-Empty intervals (`start_ns == end_ns`) have no length and vanish. Nothing here loops over rows.
+Empty intervals (`start_ns == end_ns`) and those with an unknown end have no length and vanish.
+Nothing here loops over rows, and nothing slows down when there are as many groups as rows: groups
+are told apart by a 128-bit place, (group, time) in one number, not by a window function.
 """
 
 from collections.abc import Sequence
@@ -16,24 +18,21 @@ def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         `[*by, start_ns, end_ns]`, disjoint, ordered by group and time; touching intervals are one.
         Cost: one sort.
     """
-    reach = pl.col("end_ns").cum_max().shift(1)
-    ordered = (
-        frame.lazy()
-        .select(*by, "start_ns", "end_ns")
-        .filter(pl.col("start_ns") < pl.col("end_ns"))
-        .sort(*by, "start_ns")
-    )
-    if by:
-        reach = reach.over(by)
-    opens = (reach.is_null() | (pl.col("start_ns") > reach)).cum_sum().alias("island")
+    ordered = _lengthy(frame.select(*by, "start_ns", "end_ns")).sort(*by, "start_ns")
+    if ordered.is_empty():
+        return ordered
+    reach = (pl.col("_base") + pl.col("end_ns")).cum_max()
+    before = pl.col("_reach").shift(1)
+    opens = before.is_null() | (pl.col("_base") + pl.col("start_ns") > before)
+    # An island ends where everything up to the next island's opening has ended.
+    following = pl.col("_before").shift(-1).fill_null(pl.col("_last"))
     return (
-        ordered.with_columns(opens)
-        .group_by("island", maintain_order=True)
-        .agg(
-            *(pl.col(name).first() for name in by),
-            pl.col("start_ns").first(),
-            pl.col("end_ns").max(),
-        )
+        ordered.lazy()
+        .with_columns(_base=_base(_run_ids(ordered, by)))
+        .with_columns(_reach=reach)
+        .with_columns(_before=before, _last=pl.col("_reach").last())
+        .filter(opens)
+        .with_columns(end_ns=(following - pl.col("_base")).cast(pl.Int64))
         .select(*by, "start_ns", "end_ns")
         .collect()
     )
@@ -44,7 +43,8 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.Da
 
     Args:
         frame: Rows with `start_ns`, `end_ns` and the `by` columns.
-        windows: `[*by, start_ns, end_ns]`, one row per group; rows of other groups are dropped.
+        windows: `[*by, start_ns, end_ns]`, one row per group; rows of other groups are dropped. A
+            null bound is no bound.
         by: Group columns.
 
     Returns:
@@ -57,7 +57,9 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.Da
         .join(bounds.lazy(), on=list(by), how="inner", nulls_equal=True, maintain_order="left")
         .with_columns(
             start_ns=pl.max_horizontal("start_ns", "window_start"),
-            end_ns=pl.min_horizontal("end_ns", "window_end"),
+            end_ns=pl.when(pl.col("end_ns").is_not_null()).then(
+                pl.min_horizontal("end_ns", "window_end")
+            ),
         )
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .drop("window_start", "window_end")
@@ -75,14 +77,12 @@ def gaps(islands: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     Returns:
         `[*by, start_ns, end_ns]`, ordered, each between two islands of one group.
     """
-    following = pl.col("start_ns").shift(-1)
+    group = pl.col("_group")
+    following = pl.when(group == group.shift(-1)).then(pl.col("start_ns").shift(-1))
     return (
         islands.lazy()
-        .select(
-            *by,
-            pl.col("end_ns").alias("start_ns"),
-            (following.over(by) if by else following).alias("end_ns"),
-        )
+        .with_columns(_run_ids(islands, by).alias("_group"))
+        .select(*by, start_ns="end_ns", end_ns=following)
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .collect()
     )
@@ -92,25 +92,25 @@ def depth(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return how many intervals of each group cover each instant, as a step function.
 
     Returns:
-        `[*by, start_ns, end_ns, depth]`: segments of constant `depth` ≥ 0 from a group's first
-        start to its last end, disjoint and without holes; +1 at each start, −1 at each end, summed
-        per instant, so an end and a start at one instant meet without a spike.
+        `[*by, start_ns, end_ns, depth]`: the longest segments of constant `depth` ≥ 0 from a
+        group's first start to its last end, ordered, disjoint and without holes; +1 at each start,
+        −1 at each end, summed per instant, so an end and a start at one instant meet without a
+        spike. Cost: one sort of twice the rows.
     """
-    starts = frame.lazy().select(*by, at="start_ns", step=pl.lit(1, pl.Int64))
-    ends = frame.lazy().select(*by, at="end_ns", step=pl.lit(-1, pl.Int64))
-    running = pl.col("step").cum_sum()
-    following = pl.col("at").shift(-1)
+    live = _lengthy(frame.select(*by, "start_ns", "end_ns"))
+    starts = live.select(*by, at="start_ns", step=pl.lit(1, pl.Int64))
+    ends = live.select(*by, at="end_ns", step=pl.lit(-1, pl.Int64))
+    ordered = pl.concat([starts, ends]).sort(*by, "at")
+    group, at = pl.col("_group"), pl.col("at")
+    same_group = (group == group.shift(-1)).fill_null(value=False)
+    is_last_at = ~(same_group & (at == at.shift(-1)).fill_null(value=False))
+    # The steps of a group add up to zero, so one running sum serves all groups.
     return (
-        pl.concat([starts, ends])
-        .group_by(*by, "at")
-        .agg(pl.col("step").sum())
-        .sort(*by, "at")
-        .select(
-            *by,
-            pl.col("at").alias("start_ns"),
-            (following.over(by) if by else following).alias("end_ns"),
-            (running.over(by) if by else running).alias("depth"),
-        )
+        ordered.lazy()
+        .with_columns(_run_ids(ordered, by).alias("_group"), depth=pl.col("step").cum_sum())
+        .filter(is_last_at)
+        .filter(pl.col("depth") != pl.col("depth").shift(1, fill_value=0))
+        .select(*by, start_ns=at, end_ns=pl.when(same_group).then(at.shift(-1)), depth="depth")
         .filter(pl.col("end_ns").is_not_null())
         .collect()
     )
@@ -126,7 +126,7 @@ def intersect(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str]) -> pl.
 
     Returns:
         `left`'s columns, then `right`'s other columns, `start_ns` and `end_ns` of the overlap; in
-        left order. Cost: a binary search per left row plus the number of overlaps.
+        left order, then in time. Cost: two binary searches per left row plus the overlaps.
 
     Raises:
         ValueError: A column other than `by` and the times is in both.
@@ -134,64 +134,79 @@ def intersect(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str]) -> pl.
     extra = [name for name in right.columns if name not in {*by, "start_ns", "end_ns"}]
     if both := set(extra) & set(left.columns):
         raise ValueError(f"columns in both frames: {sorted(both)}")
-    if left.is_empty() or right.is_empty():
-        return left.clear().with_columns(
-            pl.lit(None, right.schema[name]).alias(name) for name in extra
-        )
-    # A code per group of `right`: null is a group too, and an as-of join would drop it.
-    groups = right.lazy().select(*by).unique().with_row_index("_group").collect().lazy()
-    ordered = _with_code(right.lazy(), groups, by).sort("_group", "start_ns")
-    ordered = ordered.with_row_index("_right")
-    keyed = _with_code(left.lazy().with_row_index("_left"), groups, by)
+    ordered, left_base = _placed(right, left, by)
     # Disjoint intervals are ordered by start and by end at once, so those that meet a left interval
     # are a run: from the first that ends after its start to the last that starts before its end.
-    first = ordered.select("_group", "_right", _key=pl.col("end_ns") - 1).sort("_key")
-    last = ordered.select("_group", "_right", _key="start_ns").sort("_key")
-    probe = keyed.select("_group", "_left", "start_ns", _end=pl.col("end_ns") - 1)
-    low = probe.sort("start_ns").join_asof(
-        first,
-        left_on="start_ns",
-        right_on="_key",
-        by="_group",
-        strategy="forward",
-        check_sortedness=False,
+    low = (ordered["_base"] + ordered["end_ns"]).search_sorted(
+        left_base + left["start_ns"], "right"
     )
-    high = probe.sort("_end").join_asof(
-        last,
-        left_on="_end",
-        right_on="_key",
-        by="_group",
-        strategy="backward",
-        check_sortedness=False,
-    )
+    high = (ordered["_base"] + ordered["start_ns"]).search_sorted(left_base + left["end_ns"])
     runs = (
-        low.select("_left", _low=pl.col("_right").cast(pl.Int64))
-        .join(high.select("_left", _high=pl.col("_right").cast(pl.Int64)), on="_left")
-        .filter(pl.col("_low") <= pl.col("_high"))
-        .with_columns(_right=pl.int_ranges("_low", pl.col("_high") + 1))
-        .select("_left", "_right")
+        pl.DataFrame({"_left": pl.int_range(left.height, eager=True), "_low": low, "_high": high})
+        .filter(left_base.is_not_null() & (low < high))
+        .select("_left", _right=pl.int_ranges("_low", "_high"))
         .explode("_right")
-        .with_columns(pl.col("_right").cast(pl.UInt32))
     )
-    other = ordered.select("_right", *extra, _start="start_ns", _end="end_ns")
+    other = ordered[runs["_right"]]
     return (
-        runs.join(keyed, on="_left")
-        .join(other, on="_right")
-        .sort("_left", "_right")
+        left[runs["_left"]]
+        .with_columns(other.select(*extra, _start="start_ns", _end="end_ns"))
         .with_columns(
             start_ns=pl.max_horizontal("start_ns", "_start"),
             end_ns=pl.min_horizontal("end_ns", "_end"),
         )
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .select(*left.columns, *extra)
-        .collect()
     )
 
 
-def _with_code(frame: pl.LazyFrame, groups: pl.LazyFrame, by: Sequence[str]) -> pl.LazyFrame:
-    if not by:
-        return frame.with_columns(_group=pl.lit(0, pl.UInt32))
-    return frame.join(groups, on=list(by), nulls_equal=True, maintain_order="left")
+def covered_ns(frame: pl.DataFrame, islands: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """Return how much of each row of `frame` the islands of its group cover.
+
+    Args:
+        frame: Intervals, which may overlap each other.
+        islands: Intervals disjoint within each group (a union).
+        by: Group columns.
+
+    Returns:
+        One length per row of `frame`, in its order; 0 where the group has no islands. Cost: two
+        binary searches per row, however many islands a row spans.
+    """
+    ordered, base = _placed(islands, frame, by)
+    starts = ordered["_base"] + ordered["start_ns"]
+    ends = ordered["_base"] + ordered["end_ns"]
+    lengths = ordered["end_ns"] - ordered["start_ns"]
+    covered_before = pl.concat([pl.Series([0], dtype=pl.Int64), lengths.cum_sum()])
+    end_before = pl.concat([pl.Series([None], dtype=pl.Int128), ends])
+
+    def covered_until(time_ns: pl.Series) -> pl.Series:
+        place = base + time_ns
+        opened = starts.search_sorted(place)
+        beyond = (end_before.gather(opened) - place).clip(lower_bound=0).fill_null(0)
+        return covered_before.gather(opened) - beyond.cast(pl.Int64)
+
+    covered = covered_until(frame["end_ns"]) - covered_until(frame["start_ns"])
+    return covered.alias("covered_ns")
+
+
+def starts_inside(frame: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """Return how many of `rows` start inside each row of `frame` of the same group.
+
+    Args:
+        frame: Intervals, which may overlap each other.
+        rows: Anything with `start_ns` and the `by` columns.
+        by: Group columns.
+
+    Returns:
+        One count per row of `frame`, in its order.
+    """
+    points = rows.select(*by, "start_ns", end_ns=pl.col("start_ns") + 1)
+    ordered, base = _placed(points, frame, by)
+    starts = ordered["_base"] + ordered["start_ns"]
+    before_end, before_start = (
+        starts.search_sorted(base + frame[name]).cast(pl.Int64) for name in ("end_ns", "start_ns")
+    )
+    return (before_end - before_start).alias("starts_inside")
 
 
 def overlapping_host(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
@@ -214,54 +229,119 @@ def overlapping_host(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame
 def with_parents(
     ranges: pl.DataFrame, by: Sequence[str], id_name: str = "range_id"
 ) -> pl.DataFrame:
-    """Return `ranges` with `parent_id`: the innermost range of its group around each.
+    """Return `ranges` with `parent_id`: the innermost range of its group open when each begins.
 
-    Ranges of one group (a thread) are taken to nest. Where two cross by a clock tick, the one that
-    began first and is still open counts as the parent. Of two equal ranges the first row is the
-    outer one. Cost: three sorts, no loop over rows.
+    Of the ranges that began before it (or with it and last longer) and have not ended, the one that
+    began last. Where ranges nest that is the range around it; where two cross, the one that began
+    first counts as the parent. Of two equal ranges the first row is the outer one; an instant is
+    nobody's parent. Cost: two sorts, then rounds over the rows not yet settled: about the depth of
+    nesting plus log2 of the most siblings.
     """
-    if ranges.is_empty():
-        return ranges.with_columns(parent_id=pl.lit(None, ranges.schema[id_name]))
     ordered = (
         ranges.lazy()
         .with_row_index("_row")
         .sort(*by, "start_ns", pl.col("end_ns").neg(), "_row")
-        .with_row_index("_rank")
-    )
-    # At one instant ends come before starts, so that a range does not hold the one that follows it;
-    # an instant opens and closes at once, before whatever opens after it.
-    starts = ordered.select(*by, "_rank", at="start_ns", order=pl.lit(1), step=pl.lit(1))
-    is_instant = (pl.col("start_ns") == pl.col("end_ns")).cast(pl.Int32)
-    ends = ordered.select(*by, "_rank", at="end_ns", order=is_instant, step=pl.lit(-1))
-    level = pl.col("step").cum_sum()
-    opened = (
-        pl.concat([starts, ends])
-        .sort(*by, "at", "order", "_rank", pl.col("step").neg())
-        .with_columns(level=level.over(by) if by else level)
-        .filter(pl.col("step") == 1)
-        .select("_rank", "level")
-        .sort("_rank")
-    )
-    levels = ordered.join(opened, on="_rank", maintain_order="left")
-    group = pl.struct(by).rank("dense") if by else pl.lit(0)
-    keyed = levels.with_columns(_group=group).collect().lazy()
-    outer = keyed.select("_group", "_rank", parent_id=id_name, _level=pl.col("level") + 1)
-    return (
-        keyed.join_asof(
-            outer.sort("_rank"),
-            on="_rank",
-            by_left=["_group", "level"],
-            by_right=["_group", "_level"],
-            strategy="backward",
-            allow_exact_matches=False,
-            check_sortedness=False,
-        )
-        .sort("_row")
-        .select(*ranges.columns, "parent_id")
         .collect()
     )
+    group = _run_ids(ordered, by)
+    rank = pl.int_range(ordered.height, dtype=pl.Int64, eager=True)
+    previous = rank.to_frame("rank").select(
+        pl.when(group == group.shift(1)).then(pl.col("rank") - 1)
+    )
+    candidates = previous.to_series()
+    longer = _settled(candidates, ordered["end_ns"], ordered["end_ns"], candidates)
+    parents = _settled(candidates, ordered["end_ns"], ordered["start_ns"], longer)
+    ids = ordered[id_name].gather(parents).alias("parent_id")
+    return ordered.with_columns(ids).sort("_row").select(*ranges.columns, "parent_id")
+
+
+def _settled(
+    candidates: pl.Series, end_ns: pl.Series, limit_ns: pl.Series, skips: pl.Series
+) -> pl.Series:
+    """Return for each row the last earlier row that ends after the row's limit, null if none.
+
+    `skips` leads from a row that ended too early to the next that may end later. Given the
+    candidates themselves, a row's skip is as far as the row itself has come (pointer jumping).
+    """
+    settled = candidates.clone()
+    follows_itself = skips is candidates
+    open_rows = candidates.is_not_null().arg_true()
+    while open_rows.len():
+        at = settled.gather(open_rows)
+        too_early = end_ns.gather(at) <= limit_ns.gather(open_rows)
+        open_rows, at = open_rows.filter(too_early), at.filter(too_early)
+        onward = (settled if follows_itself else skips).gather(at)
+        settled = settled.scatter(open_rows, onward)
+        open_rows = open_rows.filter(onward.is_not_null())
+    return settled
+
+
+def subtract(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return the parts of the left intervals that no right interval of their group covers.
+
+    Args:
+        left: Intervals with any further columns; may overlap each other.
+        right: Intervals of which only the times and `by` count; may overlap each other.
+        by: Group columns, at least one.
+
+    Returns:
+        `left`'s columns. Together with `intersect` by a disjoint `right` it is all of `left`.
+    """
+    if left.is_empty() or right.is_empty():
+        return left
+    low, high = left["start_ns"].min(), left["end_ns"].max()
+    islands = union(right, by)
+    reach = islands.group_by(by).agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max())
+    holes = pl.concat(
+        [
+            gaps(islands, by),
+            reach.select(*by, start_ns=pl.lit(low, pl.Int64), end_ns="first"),
+            reach.select(*by, start_ns="last", end_ns=pl.lit(high, pl.Int64)),
+        ]
+    ).filter(pl.col("start_ns") < pl.col("end_ns"))
+    apart = left.join(reach, on=list(by), how="anti", nulls_equal=True)
+    return pl.concat([intersect(left, holes, by), apart])
 
 
 def total_ns(frame: pl.DataFrame) -> int:
     """Return the summed length of the intervals."""
     return int(frame.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0)
+
+
+def _lengthy(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.filter(pl.col("start_ns") < pl.col("end_ns"))
+
+
+def _run_ids(frame: pl.DataFrame, by: Sequence[str]) -> pl.Series:
+    """Return a number per row that changes where the group does, in frames ordered by group."""
+    if not by:
+        return pl.zeros(frame.height, dtype=pl.UInt32, eager=True)
+    return frame.select(
+        pl.struct(*by).rle_id() if len(by) > 1 else pl.col(*by).rle_id()
+    ).to_series()
+
+
+def _base(group_numbers: pl.Series) -> pl.Series:
+    # Groups lie further apart than any two 64-bit times: a base plus a time is a place.
+    span = pl.lit(1 << 64, pl.Int128)
+    return pl.select(pl.lit(group_numbers).cast(pl.Int128) * span).to_series()
+
+
+def _placed(
+    islands: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str]
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Return the islands in order of place, with `_base`, and the base of each row of `frame`.
+
+    Rows of a group without islands have a null base.
+    """
+    live = _lengthy(islands)
+    if not by:
+        base = pl.zeros(frame.height, dtype=pl.Int128, eager=True)
+        return live.sort("start_ns").with_columns(_base=pl.lit(0, pl.Int128)), base
+    groups = live.select(*by).unique()
+    groups = groups.with_columns(_base=_base(pl.int_range(groups.height, eager=True)))
+    ordered = live.join(groups, on=list(by), nulls_equal=True).sort("_base", "start_ns")
+    rows = frame.select(*by).join(
+        groups, on=list(by), how="left", nulls_equal=True, maintain_order="left"
+    )
+    return ordered, rows["_base"]

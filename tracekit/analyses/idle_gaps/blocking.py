@@ -1,0 +1,200 @@
+"""Which host calls waited for the device, and whether a gap is the price of one.
+
+A call that could block did block only if work it waits for was unfinished when it began and ended
+while it lasted. What it waits for is known from its event, stream, device or copy; where a trace
+does not name the event, an op that ended during a call of at least `MIN_UNNAMED_WAIT_NS` stands for
+it, since a call that does not wait returns in a few microseconds.
+"""
+
+import polars as pl
+
+SYNC_KINDS = ("event_sync", "stream_sync", "device_sync", "copy")
+
+# A synchronise call that finds its work done returned in 1 to 33 µs under a profiler (one NVIDIA
+# H200, torch 2.11); one that waits for a forward pass takes hundreds.
+MIN_UNNAMED_WAIT_NS = 40_000
+
+# Host and device clocks are matched to a few microseconds; a call may seem to return just before
+# the work that released it. 10 µs is far below the waits that matter.
+CLOCK_TOLERANCE_NS = 10_000
+
+
+def blocking_calls(calls: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that device work released, with when that work ended.
+
+    Args:
+        calls: The `calls` table.
+        submitted: `gaps.submitted_ops`.
+
+    Returns:
+        `call_id, process_id, thread_id, name, kind, start_ns, end_ns, released_ns`, by end.
+    """
+    candidates = calls.lazy().filter(pl.col("kind").is_in(SYNC_KINDS))
+    waited = (pl.col("start_ns") < pl.col("released_ns")) & (
+        pl.col("released_ns") <= pl.col("end_ns") + CLOCK_TOLERANCE_NS
+    )
+    columns = ["call_id", "process_id", "thread_id", "name", "kind", "start_ns", "end_ns"]
+    named = pl.concat(
+        [
+            awaited.filter(pl.col("released_ns").is_not_null()).select(*columns, "released_ns")
+            for awaited in (
+                _own_copy(candidates, submitted),
+                _latest_end(_of(candidates, "device_sync"), "start_ns", submitted, []),
+                _latest_end(_of(candidates, "stream_sync"), "start_ns", submitted, ["stream_id"]),
+                _recorded_work(_of(candidates, "event_sync"), calls, submitted),
+            )
+        ]
+    ).collect()
+    unnamed = candidates.filter(pl.col("kind") != "copy").join(
+        named.lazy(), on="call_id", how="anti"
+    )
+    unnamed = _ended_during(unnamed, submitted).select(*columns, "released_ns")
+    return pl.concat([named.lazy(), unnamed]).filter(waited).sort("end_ns").collect()
+
+
+def _of(candidates: pl.LazyFrame, kind: str) -> pl.LazyFrame:
+    return candidates.filter(pl.col("kind") == kind)
+
+
+def _own_copy(candidates: pl.LazyFrame, submitted: pl.DataFrame) -> pl.LazyFrame:
+    """A copy call waits for its own op. Without an op nothing tells whether it waited."""
+    done = submitted.lazy().group_by("call_id").agg(released_ns=pl.col("end_ns").max())
+    return _of(candidates, "copy").join(done, on="call_id", how="inner")
+
+
+def _latest_end(
+    frame: pl.LazyFrame, moment: str, submitted: pl.DataFrame, by: list[str]
+) -> pl.LazyFrame:
+    """Return `frame` with the last end of all that had been submitted by `moment`."""
+    group = ["process_id", *by]
+    before_everything = pl.col("start_ns").min() - 1
+    ends = (
+        submitted.lazy()
+        # An op whose call was not recorded was submitted before whatever was.
+        .select(*group, "end_ns", at=pl.coalesce("call_start_ns", before_everything))
+        .sort("at")
+        .select(*group, "at", released_ns=pl.col("end_ns").cum_max().over(group))
+    )
+    return frame.sort(moment).join_asof(
+        ends,
+        left_on=moment,
+        right_on="at",
+        by=group,
+        strategy="backward",
+        coalesce=False,
+        check_sortedness=False,
+    )
+
+
+def _recorded_work(
+    events: pl.LazyFrame, calls: pl.DataFrame, submitted: pl.DataFrame
+) -> pl.LazyFrame:
+    """An event sync waits for what its stream had been given when the event was last recorded."""
+    records = (
+        calls.lazy()
+        .filter(pl.col("kind") == "event_record")
+        .drop_nulls(["event_key", "stream_id"])
+        .select("process_id", "event_key", "stream_id", recorded_ns="start_ns")
+        .sort("recorded_ns")
+    )
+    paired = (
+        events.drop("stream_id")
+        .sort("start_ns")
+        .join_asof(
+            records,
+            left_on="start_ns",
+            right_on="recorded_ns",
+            by=["process_id", "event_key"],
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .drop_nulls("recorded_ns")
+    )
+    return _latest_end(paired, "recorded_ns", submitted, ["stream_id"])
+
+
+def _ended_during(syncs: pl.LazyFrame, submitted: pl.DataFrame) -> pl.LazyFrame:
+    """Return the long calls with the last op end before they returned."""
+    ends = submitted.lazy().select("process_id", released_ns="end_ns").sort("released_ns")
+    return (
+        syncs.filter(pl.col("end_ns") - pl.col("start_ns") >= MIN_UNNAMED_WAIT_NS)
+        .sort("end_ns")
+        .join_asof(
+            ends,
+            left_on="end_ns",
+            right_on="released_ns",
+            by="process_id",
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+    )
+
+
+def with_blocker(
+    behind: pl.DataFrame, blockers: pl.DataFrame, submitted: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the gaps with the blocking call that owns each, or null.
+
+    The walk back: on the thread that issued the op after the gap, the last call that device work
+    released. It owns the gap unless the host has, since that call returned, submitted anything
+    while the device still had other work: then the host had caught up, and lost its lead again for
+    another reason.
+
+    Args:
+        behind: Gaps in which the next op had not been submitted when the gap began.
+        blockers: `blocking_calls`.
+        submitted: `gaps.submitted_ops`.
+
+    Returns:
+        `behind` with `owner_call_id`, `owner_end_ns` and `released_ns`.
+    """
+    owners = blockers.lazy().select(
+        "process_id",
+        "thread_id",
+        owner_call_id="call_id",
+        owner_end_ns="end_ns",
+        released_ns="released_ns",
+    )
+    # Latest start among the calls that got ahead, over all those that had returned by a moment.
+    ahead = (
+        submitted.lazy()
+        .filter("is_ahead")
+        .select("process_id", "device_id", "call_start_ns", returned_ns="call_end_ns")
+        .sort("returned_ns")
+        .select(
+            "process_id",
+            "device_id",
+            "returned_ns",
+            ahead_since_ns=pl.col("call_start_ns").cum_max().over("process_id", "device_id"),
+        )
+    )
+    found = (
+        behind.lazy()
+        .sort("call_start_ns")
+        .join_asof(
+            owners.sort("owner_end_ns"),
+            left_on="call_start_ns",
+            right_on="owner_end_ns",
+            by=["process_id", "thread_id"],
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .join_asof(
+            ahead,
+            left_on="call_start_ns",
+            right_on="returned_ns",
+            by=["process_id", "device_id"],
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .collect()
+    )
+    caught_up = (pl.col("ahead_since_ns") >= pl.col("owner_end_ns")).fill_null(value=False)
+    names = ("owner_call_id", "owner_end_ns", "released_ns")
+    return found.with_columns(
+        pl.when(~caught_up).then(pl.col(name)).alias(name) for name in names
+    ).drop("ahead_since_ns", "returned_ns")

@@ -1,0 +1,109 @@
+"""Where a device idles, and the op and call that ended each gap."""
+
+import polars as pl
+
+# What an op's call tells about it, prefixed so that it can stand beside the op's own columns.
+_CALL_COLUMNS = {
+    "start_ns": "call_start_ns",
+    "end_ns": "call_end_ns",
+    "thread_id": "thread_id",
+}
+
+
+def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that keep a device busy, with the call that submitted each.
+
+    Args:
+        ops: The `ops` table. Barriers and ops of no length do not count.
+        calls: The `calls` table.
+
+    Returns:
+        `ops` ordered by device and start, with `call_start_ns`, `call_end_ns`, `thread_id` (null
+        where the call was not recorded), `free_ns` (end of everything that started before on the
+        device; null for its first op), `is_ahead` (submitted while the device still had other work
+        to run first, so the host was ahead) and `is_within_graph` (an earlier op of the same graph
+        launch has started). A hardware queue is not a serial lane, so `free_ns` is a running
+        maximum and not the end of the row before.
+    """
+    submission = calls.lazy().select("call_id", **{new: old for old, new in _CALL_COLUMNS.items()})
+    return (
+        ops.lazy()
+        .filter((pl.col("kind") != "barrier") & (pl.col("start_ns") < pl.col("end_ns")))
+        .join(submission, on="call_id", how="left", maintain_order="left")
+        .sort("device_id", "start_ns", "op_id")
+        .with_columns(free_ns=pl.col("end_ns").cum_max().shift(1).over("device_id"))
+        .with_columns(
+            is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False),
+            is_within_graph=(
+                pl.col("graph_launch_id").is_not_null()
+                & (
+                    pl.col("start_ns")
+                    > pl.col("start_ns").first().over("device_id", "graph_launch_id")
+                )
+            ),
+        )
+        .collect()
+    )
+
+
+def device_gaps(submitted: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return one row per gap between ops of a device, with what ended it.
+
+    Args:
+        submitted: `submitted_ops`.
+        calls: The `calls` table, for what each process recorded at all.
+
+    Returns:
+        `gap_id, device_id, process_id, thread_id, stream_id, start_ns, end_ns` and, of the op that
+        ended the gap, `op_id, call_id, call_start_ns, call_end_ns, is_within_graph` and `evidence`:
+        `call` (its call is known), `before-window` (queued before recording began: its correlation
+        is older than the first recorded call's) or `none`.
+    """
+    first_recorded = calls.lazy().group_by("process_id").agg(first=pl.col("correlation_id").min())
+    is_older = pl.col("correlation_id") < pl.col("first")
+    evidence = (
+        pl.when(pl.col("call_start_ns").is_not_null())
+        .then(pl.lit("call"))
+        .when(is_older.fill_null(value=False))
+        .then(pl.lit("before-window"))
+        .otherwise(pl.lit("none"))
+    )
+    return (
+        submitted.lazy()
+        .filter(pl.col("start_ns") > pl.col("free_ns"))
+        .join(first_recorded, on="process_id", how="left", maintain_order="left")
+        .select(
+            "device_id",
+            "process_id",
+            "thread_id",
+            "stream_id",
+            pl.col("free_ns").alias("start_ns"),
+            pl.col("start_ns").alias("end_ns"),
+            "op_id",
+            "call_id",
+            "call_start_ns",
+            "call_end_ns",
+            "is_within_graph",
+            evidence=evidence,
+        )
+        .with_row_index("gap_id")
+        .collect()
+    )
+
+
+def outside(submitted: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the idle time of each window before its device's first op and after its last.
+
+    Returns:
+        `device_id, start_ns, end_ns`; nothing where the window begins and ends with ops. The time
+        between ops is `device_gaps`' part, also where the window cuts it.
+    """
+    reach = submitted.group_by("device_id").agg(
+        first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max()
+    )
+    known = windows.filter(pl.col("device_id").is_not_null()).join(reach, on="device_id")
+    before = known.select("device_id", "start_ns", end_ns=pl.min_horizontal("first_ns", "end_ns"))
+    after = known.select(
+        "device_id", start_ns=pl.max_horizontal("last_ns", "start_ns"), end_ns="end_ns"
+    )
+    return pl.concat([before, after]).filter(pl.col("start_ns") < pl.col("end_ns"))
