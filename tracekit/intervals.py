@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import polars as pl
 
+_BEFORE_ALL = -(1 << 66)
+
 
 def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return the union of the intervals of each group.
@@ -53,13 +55,12 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.Da
     """
     bounds = windows.select(*by, window_start="start_ns", window_end="end_ns")
     return (
-        frame.lazy()
+        _lengthy(frame)
+        .lazy()
         .join(bounds.lazy(), on=list(by), how="inner", nulls_equal=True, maintain_order="left")
         .with_columns(
             start_ns=pl.max_horizontal("start_ns", "window_start"),
-            end_ns=pl.when(pl.col("end_ns").is_not_null()).then(
-                pl.min_horizontal("end_ns", "window_end")
-            ),
+            end_ns=pl.min_horizontal("end_ns", "window_end"),
         )
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .drop("window_start", "window_end")
@@ -143,7 +144,7 @@ def intersect(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str]) -> pl.
     high = (ordered["_base"] + ordered["start_ns"]).search_sorted(left_base + left["end_ns"])
     runs = (
         pl.DataFrame({"_left": pl.int_range(left.height, eager=True), "_low": low, "_high": high})
-        .filter(left_base.is_not_null() & (low < high))
+        .filter((low < high) & (left["start_ns"] < left["end_ns"]))
         .select("_left", _right=pl.int_ranges("_low", "_high"))
         .explode("_right")
     )
@@ -169,20 +170,20 @@ def covered_ns(frame: pl.DataFrame, islands: pl.DataFrame, by: Sequence[str]) ->
         by: Group columns.
 
     Returns:
-        One length per row of `frame`, in its order; 0 where the group has no islands. Cost: two
-        binary searches per row, however many islands a row spans.
+        One length per row of `frame`, in its order; 0 where the group has no islands, null where a
+        bound is. Cost: two binary searches per row, however many islands a row spans.
     """
     ordered, base = _placed(islands, frame, by)
     starts = ordered["_base"] + ordered["start_ns"]
     ends = ordered["_base"] + ordered["end_ns"]
     lengths = ordered["end_ns"] - ordered["start_ns"]
     covered_before = pl.concat([pl.Series([0], dtype=pl.Int64), lengths.cum_sum()])
-    end_before = pl.concat([pl.Series([None], dtype=pl.Int128), ends])
+    end_before = pl.concat([pl.Series([_BEFORE_ALL], dtype=pl.Int128), ends])
 
     def covered_until(time_ns: pl.Series) -> pl.Series:
         place = base + time_ns
         opened = starts.search_sorted(place)
-        beyond = (end_before.gather(opened) - place).clip(lower_bound=0).fill_null(0)
+        beyond = (end_before.gather(opened) - place).clip(lower_bound=0)
         return covered_before.gather(opened) - beyond.cast(pl.Int64)
 
     covered = covered_until(frame["end_ns"]) - covered_until(frame["start_ns"])
@@ -198,15 +199,15 @@ def starts_inside(frame: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]) ->
         by: Group columns.
 
     Returns:
-        One count per row of `frame`, in its order.
+        One count per row of `frame`, in its order; null where a bound is.
     """
     points = rows.select(*by, "start_ns", end_ns=pl.col("start_ns") + 1)
     ordered, base = _placed(points, frame, by)
     starts = ordered["_base"] + ordered["start_ns"]
-    before_end, before_start = (
-        starts.search_sorted(base + frame[name]).cast(pl.Int64) for name in ("end_ns", "start_ns")
-    )
-    return (before_end - before_start).alias("starts_inside")
+    known = frame["start_ns"].is_not_null() & frame["end_ns"].is_not_null()
+    before_end = starts.search_sorted(base + frame["end_ns"]).cast(pl.Int64)
+    inside = before_end - starts.search_sorted(base + frame["start_ns"])
+    return inside.set(~known, None).alias("starts_inside")
 
 
 def overlapping_host(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
@@ -332,7 +333,7 @@ def _placed(
 ) -> tuple[pl.DataFrame, pl.Series]:
     """Return the islands in order of place, with `_base`, and the base of each row of `frame`.
 
-    Rows of a group without islands have a null base.
+    The base of a group without islands lies before all others.
     """
     live = _lengthy(islands)
     if not by:
@@ -344,4 +345,4 @@ def _placed(
     rows = frame.select(*by).join(
         groups, on=list(by), how="left", nulls_equal=True, maintain_order="left"
     )
-    return ordered, rows["_base"]
+    return ordered, rows["_base"].fill_null(_BEFORE_ALL)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import polars as pl
 
+from tracekit.errors import UnreadableTrace
 from tracekit.tables import Table
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import NOTES, Note
@@ -50,9 +51,19 @@ class Trace:
         return cls(conformed, notes, sources, format_name)
 
     def table(self, name: str) -> pl.DataFrame:
-        """Return one canonical table (empty if this trace has none of it)."""
+        """Return one canonical table (empty if this trace has none of it).
+
+        Raises:
+            UnreadableTrace: The table of a run directory is damaged.
+        """
         if name not in self._loaded:
-            self._loaded[name] = self.scan(name).collect()
+            try:
+                self._loaded[name] = self.scan(name).collect()
+            except (pl.exceptions.PolarsError, OSError) as error:
+                where = ", ".join(self.sources)
+                raise UnreadableTrace(
+                    where, f"table {name} is damaged", "Convert the original trace again"
+                ) from error
         return self._loaded[name]
 
     def scan(self, name: str) -> pl.LazyFrame:

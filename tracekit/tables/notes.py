@@ -46,7 +46,7 @@ NOTES = Table(
     "one thing the reader could not know",
     (
         text_column("code", "Stable code, room-noun.problem."),
-        enum_column("severity", tuple(Severity), "info, notice, data-loss or error."),
+        enum_column("severity", tuple(map(str, Severity)), "info, notice, data-loss or error."),
         text_column("message", "One sentence."),
         Column("count", pl.Int64(), "Rows concerned.", Unit.COUNT),
         text_column("source", "File concerned."),

@@ -51,9 +51,10 @@ _GROUP = ["device_id", "cause", "part", "owner", "owner_marker", "owner_caller",
 FINDING_SHARE = 0.05
 
 
-def idle_gaps(
+def idle_gaps(  # noqa: PLR0913  its signature is its dependencies
     ops: pl.DataFrame,
     calls: pl.DataFrame,
+    copies: pl.DataFrame,
     waits: pl.DataFrame,
     ranges: pl.DataFrame,
     windows: pl.DataFrame,
@@ -63,7 +64,7 @@ def idle_gaps(
     The sum of `idle_ns` of a device is its window minus its busy time, exactly. Cost: a few sorts
     and joins of ops with calls.
     """
-    pieces = idle_pieces(ops, calls, waits, ranges, windows)
+    pieces = idle_pieces(ops, calls, copies, waits, ranges, windows)
     owners = calls.join(
         pieces.select(call_id="owner_call_id").unique(), on="call_id", how="semi"
     ).select("call_id", "process_id", "thread_id", "start_ns", owner=pl.col("name").cast(pl.String))

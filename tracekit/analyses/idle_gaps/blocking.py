@@ -19,11 +19,14 @@ MIN_UNNAMED_WAIT_NS = 40_000
 CLOCK_TOLERANCE_NS = 10_000
 
 
-def blocking_calls(calls: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
+def blocking_calls(
+    calls: pl.DataFrame, copies: pl.DataFrame, submitted: pl.DataFrame
+) -> pl.DataFrame:
     """Return the calls that device work released, with when that work ended.
 
     Args:
         calls: The `calls` table.
+        copies: The `copies` table, for which copies block.
         submitted: `gaps.submitted_ops`.
 
     Returns:
@@ -38,7 +41,7 @@ def blocking_calls(calls: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame
         [
             awaited.filter(pl.col("released_ns").is_not_null()).select(*columns, "released_ns")
             for awaited in (
-                _own_copy(candidates, submitted),
+                _own_copies(candidates, copies, submitted),
                 _latest_end(_of(candidates, "device_sync"), "start_ns", submitted, []),
                 _latest_end(_of(candidates, "stream_sync"), "start_ns", submitted, ["stream_id"]),
                 _recorded_work(_of(candidates, "event_sync"), calls, submitted),
@@ -56,10 +59,35 @@ def _of(candidates: pl.LazyFrame, kind: str) -> pl.LazyFrame:
     return candidates.filter(pl.col("kind") == kind)
 
 
-def _own_copy(candidates: pl.LazyFrame, submitted: pl.DataFrame) -> pl.LazyFrame:
-    """A copy call waits for its own op. Without an op nothing tells whether it waited."""
-    done = submitted.lazy().group_by("call_id").agg(released_ns=pl.col("end_ns").max())
-    return _of(candidates, "copy").join(done, on="call_id", how="inner")
+def _own_copies(
+    candidates: pl.LazyFrame, copies: pl.DataFrame, submitted: pl.DataFrame
+) -> pl.LazyFrame:
+    """A copy call waits for its own op. Without an op nothing tells whether it waited.
+
+    An asynchronous copy on an idle device may be done before its call returns without having held
+    the host. So a copy that is not known to block counts only if the device still had earlier work
+    when the call began, and one between page-locked memory and a device never does.
+    """
+    done = submitted.lazy().group_by("call_id").agg(copied_ns=pl.col("end_ns").max())
+    how = (
+        copies.lazy()
+        .group_by("call_id")
+        .agg(pl.col("is_blocking").any(), pl.col("is_pinned").any())
+    )
+    own = (
+        _of(candidates, "copy")
+        .join(done, on="call_id", how="inner")
+        .join(how, on="call_id", how="left")
+        .with_columns(before_ns=pl.col("start_ns") - 1)
+    )
+    blocks = pl.col("is_blocking").fill_null(value=False)
+    had_work = pl.col("released_ns").fill_null(pl.col("start_ns")) > pl.col("start_ns")
+    may_block = had_work & ~pl.col("is_pinned").fill_null(value=False)
+    return (
+        _latest_end(own, "before_ns", submitted, [])
+        .filter(blocks | may_block)
+        .with_columns(released_ns="copied_ns")
+    )
 
 
 def _latest_end(

@@ -34,9 +34,10 @@ PIECE_SCHEMA = pl.Schema(
 _HOST_PARTS = ("exposed", "host", "launch")
 
 
-def idle_pieces(
+def idle_pieces(  # noqa: PLR0913  its signature is its dependencies
     ops: pl.DataFrame,
     calls: pl.DataFrame,
+    copies: pl.DataFrame,
     waits: pl.DataFrame,
     ranges: pl.DataFrame,
     windows: pl.DataFrame,
@@ -54,7 +55,7 @@ def idle_pieces(
     has_call = (pl.col("evidence") == "call") & ~pl.col("is_within_graph")
     was_submitted = pl.col("call_end_ns") <= pl.col("start_ns")
     owned = with_blocker(
-        gaps.filter(has_call & ~was_submitted), blocking_calls(calls, submitted), submitted
+        gaps.filter(has_call & ~was_submitted), blocking_calls(calls, copies, submitted), submitted
     )
     parts = [
         _without_host(gaps.filter(~has_call)),
@@ -64,7 +65,9 @@ def idle_pieces(
     ]
     pieces = pl.concat([PIECE_SCHEMA.to_frame(), *parts], how="diagonal_relaxed")
     known = windows.filter(pl.col("device_id").is_not_null())
-    return clip(pieces.select(PIECE_SCHEMA), known, ["device_id"]).sort("device_id", "start_ns")
+    return clip(pieces.select(PIECE_SCHEMA.names()), known, ["device_id"]).sort(
+        "device_id", "start_ns"
+    )
 
 
 def _without_host(gaps: pl.DataFrame) -> pl.DataFrame:

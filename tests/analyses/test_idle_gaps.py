@@ -1,0 +1,470 @@
+"""The idle ledger, by hand: each cause once, and the cases that decide between two."""
+
+import polars as pl
+import pytest
+
+from tracekit.analyses.idle_gaps import ANALYSIS
+from tracekit.analyses.idle_gaps.pieces import idle_pieces
+from tracekit.tables.catalog import TABLES
+from tracekit.tables.identity import WINDOWS
+
+OPS = "op_id kind name device_id process_id stream_id start_ns end_ns call_id correlation_id"
+
+
+def windows(*rows):
+    frame = pl.DataFrame(rows, schema=["device_id", "start_ns", "end_ns"], orient="row")
+    return WINDOWS.conform(frame)
+
+
+@pytest.fixture
+def pieces(frame):
+    """Pieces as tuples (start, end, cause, part, owner call, range) of the default window."""
+
+    def cut(
+        ops, calls="call_id", copies="call_id", waits="wait_id", ranges="range_id", window=None
+    ):
+        frames = [
+            frame(name, text)
+            for name, text in (
+                ("ops", ops),
+                ("calls", calls),
+                ("copies", copies),
+                ("waits", waits),
+                ("ranges", ranges),
+            )
+        ]
+        table = frames[0]
+        span = window or (0, table["start_ns"].min(), table["end_ns"].max())
+        rows = idle_pieces(*frames, windows(span))
+        return rows.select("start_ns", "end_ns", "cause", "part", "owner_call_id", "range").rows()
+
+    return cut
+
+
+def test_a_sync_that_ended_before_the_gap_owns_it_until_the_host_is_ahead_again(pieces):
+    # The sync returns at 110 after the kernel's end at 100. The host prepares until 300, launches
+    # at 300, and the kernel starts at 320: wake-up 10, exposed 190, launch 20.
+    cut = pieces(
+        f"""{OPS}
+        0 kernel verify 0 0 1   0 100 0 0
+        1 kernel draft  0 0 1 320 400 2 2
+        """,
+        """
+        call_id process_id thread_id name                kind       start_ns end_ns correlation_id stream_id event_key
+        0       0          7         hipLaunchKernel     launch          -20    -10              0         1         -
+        1       0          7         hipStreamSynchronize stream_sync     -5    110              1         1         -
+        2       0          7         hipLaunchKernel     launch          300    330              2         1         -
+        """,
+    )
+    assert cut == [
+        (100, 110, "host-blocked", "wake-up", 1, None),
+        (110, 300, "host-blocked", "exposed", 1, None),
+        (300, 320, "host-blocked", "launch", 1, None),
+    ]
+
+
+def test_a_sync_that_found_its_work_done_owns_nothing(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel verify 0 0 1   0 100 0 0
+        1 kernel draft  0 0 1 320 400 2 2
+        """,
+        """
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -20    -10              0         1
+        1       0          7         hipStreamSynchronize stream_sync      120    122              1         1
+        2       0          7         hipLaunchKernel      launch           300    330              2         1
+        """,
+    )
+    assert cut == [
+        (100, 300, "host-late", "host", None, None),
+        (300, 320, "host-late", "launch", None, None),
+    ]
+
+
+def test_a_host_that_was_ahead_since_the_sync_lost_its_lead_for_another_reason(pieces):
+    # After the sync (ended at 110) the kernel of call 3 was queued behind the kernel of call 2.
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 kernel b 0 0 1 120 200 2 2
+        2 kernel c 0 0 1 200 210 3 3
+        3 kernel d 0 0 1 400 410 4 4
+        """,
+        """
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -20    -10              0         1
+        1       0          7         hipStreamSynchronize stream_sync       -5    110              1         1
+        2       0          7         hipLaunchKernel      launch           112    115              2         1
+        3       0          7         hipLaunchKernel      launch           130    140              3         1
+        4       0          7         hipLaunchKernel      launch           390    395              4         1
+        """,
+    )
+    assert cut == [
+        (100, 110, "host-blocked", "wake-up", 1, None),
+        (110, 112, "host-blocked", "exposed", 1, None),
+        (112, 120, "host-blocked", "launch", 1, None),
+        (210, 390, "host-late", "host", None, None),
+        (390, 400, "host-late", "launch", None, None),
+    ]
+
+
+def test_a_launch_that_returned_after_the_device_went_idle_was_not_ahead(pieces):
+    # Kernel c's launch began while b still ran (until 140) but returned at 150: no lead regained.
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 kernel b 0 0 1 120 140 2 2
+        2 kernel c 0 0 1 160 170 3 3
+        3 kernel d 0 0 1 400 410 4 4
+        """,
+        """
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -20    -10              0         1
+        1       0          7         hipStreamSynchronize stream_sync       -5    110              1         1
+        2       0          7         hipLaunchKernel      launch           112    125              2         1
+        3       0          7         hipLaunchKernel      launch           130    150              3         1
+        4       0          7         hipLaunchKernel      launch           390    395              4         1
+        """,
+    )
+    assert {row[2] for row in cut} == {"host-blocked"}
+    assert cut[-2:] == [
+        (170, 390, "host-blocked", "exposed", 1, None),
+        (390, 400, "host-blocked", "launch", 1, None),
+    ]
+
+
+def test_a_sync_on_another_thread_does_not_own_the_gap(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 kernel b 0 0 1 320 400 2 2
+        """,
+        """
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -20    -10              0         1
+        1       0          8         hipStreamSynchronize stream_sync       -5    110              1         1
+        2       0          7         hipLaunchKernel      launch           300    330              2         1
+        """,
+    )
+    assert [row[2] for row in cut] == ["host-late", "host-late"]
+
+
+def test_an_event_sync_waits_for_what_its_stream_had_when_the_event_was_recorded(pieces):
+    # The event was recorded behind kernel a on stream 1; kernel b on stream 2 ends in the call too,
+    # but the call returned for a (ended 100), long before b (ended 500).
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 kernel b 0 0 2   0 500 1 1
+        2 kernel c 0 0 1 620 700 4 4
+        """,
+        """
+        call_id process_id thread_id name                kind         start_ns end_ns correlation_id stream_id event_key
+        0       0          7         hipLaunchKernel     launch            -40    -30              0         1         -
+        1       0          7         hipLaunchKernel     launch            -30    -20              1         2         -
+        2       0          7         hipEventRecord      event_record      -20    -18              2         1        99
+        3       0          7         hipEventSynchronize event_sync        -15    108              3         -        99
+        4       0          7         hipLaunchKernel     launch            600    630              4         1         -
+        """,
+    )
+    assert cut == [
+        (500, 600, "host-blocked", "exposed", 3, None),
+        (600, 620, "host-blocked", "launch", 3, None),
+    ]
+
+
+def test_an_asynchronous_copy_that_finished_on_an_idle_device_did_not_hold_the_host(pieces):
+    # The copy's op ends inside its call only because the device had nothing else to do.
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 copy   h 0 0 1 210 212 1 1
+        2 kernel b 0 0 1 300 400 2 2
+        """,
+        """
+        call_id process_id thread_id name           kind   start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel launch     -20    -10              0         1
+        1       0          7         hipMemcpyAsync copy        200    230              1         1
+        2       0          7         hipLaunchKernel launch     290    295              2         1
+        """,
+        """
+        call_id op_id process_id is_blocking is_pinned
+        1       1     0          -           -
+        """,
+    )
+    assert {row[2] for row in cut} == {"host-late"}
+
+
+def test_a_copy_that_waited_for_earlier_work_and_returned_with_its_own_end_held_the_host(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 copy   h 0 0 1 100 105 1 1
+        2 kernel b 0 0 1 300 400 2 2
+        """,
+        """
+        call_id process_id thread_id name           kind   start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel launch     -20    -10              0         1
+        1       0          7         hipMemcpyAsync copy         10    111              1         1
+        2       0          7         hipLaunchKernel launch     290    295              2         1
+        """,
+        """
+        call_id op_id process_id is_blocking is_pinned
+        1       1     0          -           -
+        """,
+    )
+    assert cut == [
+        (105, 111, "host-blocked", "wake-up", 1, None),
+        (111, 290, "host-blocked", "exposed", 1, None),
+        (290, 300, "host-blocked", "launch", 1, None),
+    ]
+
+
+def test_a_gap_before_work_that_was_already_submitted_is_launch_latency(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 kernel b 0 0 1 130 200 1 1
+        """,
+        """
+        call_id process_id thread_id name            kind   start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel launch      -20    -10              0         1
+        1       0          7         hipLaunchKernel launch       10     20              1         1
+        """,
+    )
+    assert cut == [(100, 130, "launch-latency", None, None, None)]
+
+
+def test_a_gap_behind_a_wait_for_another_stream_is_a_queue_wait(pieces):
+    # Stream 2 waits for stream 1's kernel a; b starts 30 after a's end, though submitted long ago.
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 kernel b 0 0 2 130 200 3 3
+        """,
+        """
+        call_id process_id thread_id name               kind         start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel    launch            -20    -10              0         1
+        1       0          7         hipEventRecord     event_record       -9     -8              1         1
+        2       0          7         hipStreamWaitEvent event_wait          5      6              2         2
+        3       0          7         hipLaunchKernel    launch             10     20              3         2
+        """,
+        waits="""
+        wait_id process_id waiting_stream_id recording_stream_id wait_call_id record_call_id pending_start_ns pending_end_ns evidence
+        0       0          2                 1                   2            1              6                100            inferred
+        """,
+    )
+    assert cut == [(100, 130, "queue-wait", "hand-over", None, None)]
+
+
+def test_a_wait_that_was_over_before_the_gap_does_not_explain_it(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0  40 0 0
+        1 kernel b 0 0 3   0 100 1 1
+        2 kernel c 0 0 2 130 200 4 4
+        """,
+        """
+        call_id process_id thread_id name               kind         start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel    launch            -20    -10              0         1
+        1       0          7         hipLaunchKernel    launch            -10     -8              1         3
+        2       0          7         hipEventRecord     event_record       -7     -6              2         1
+        3       0          7         hipStreamWaitEvent event_wait          5      6              3         2
+        4       0          7         hipLaunchKernel    launch             10     20              4         2
+        """,
+        waits="""
+        wait_id process_id waiting_stream_id recording_stream_id wait_call_id record_call_id pending_start_ns pending_end_ns evidence
+        0       0          2                 1                   3            2              6                40             inferred
+        """,
+    )
+    assert cut == [(100, 130, "launch-latency", None, None, None)]
+
+
+def test_gaps_inside_one_graph_launch_are_dispatch_even_while_the_launch_call_still_runs(pieces):
+    cut = pieces(
+        """
+        op_id kind   name device_id process_id stream_id start_ns end_ns call_id correlation_id graph_launch_id
+        0     kernel a    0         0          1           0        10      0       0              0
+        1     kernel b    0         0          1          14        20      0       0              0
+        2     kernel c    0         0          1          25        30      0       0              0
+        """,
+        """
+        call_id process_id thread_id name           kind         start_ns end_ns correlation_id stream_id
+        0       0          7         hipGraphLaunch graph_launch      -20     22              0         1
+        """,
+    )
+    assert cut == [
+        (10, 14, "dispatch", None, None, None),
+        (20, 25, "dispatch", None, None, None),
+    ]
+
+
+def test_exposed_time_goes_to_the_innermost_marker_with_counting_numbers_starred(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 0 0
+        1 kernel b 0 0 1 320 400 2 2
+        """,
+        """
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -20    -10              0         1
+        1       0          7         hipStreamSynchronize stream_sync       -5    110              1         1
+        2       0          7         hipLaunchKernel      launch           300    330              2         1
+        """,
+        ranges="""
+        range_id kind     process_id thread_id text       start_ns end_ns
+        0        marker   0          7         step#12         105    400
+        1        marker   0          7         prepare_v2      150    250
+        2        operator 0          7         aten::copy_     160    170
+        """,
+    )
+    assert cut == [
+        (100, 110, "host-blocked", "wake-up", 1, None),
+        (110, 150, "host-blocked", "exposed", 1, "step#*"),
+        (150, 250, "host-blocked", "exposed", 1, "prepare_v2"),
+        (250, 300, "host-blocked", "exposed", 1, "step#*"),
+        (300, 320, "host-blocked", "launch", 1, "step#*"),
+    ]
+
+
+STARVED_OPS = f"""{OPS}
+    0 kernel a 0 0 1    0  100 0 0
+    1 kernel b 0 0 1 1000 1100 1 1
+    """
+STARVED_CALLS = """
+    call_id process_id thread_id name            kind   start_ns end_ns correlation_id stream_id
+    0       0          7         hipLaunchKernel launch      -20    -10              0         1
+    1       0          7         hipLaunchKernel launch      990    995              1         1
+    """
+
+
+@pytest.mark.parametrize(
+    ("ranges", "cause"),
+    [
+        (
+            "range_id kind process_id thread_id text start_ns end_ns\n 0 marker 0 7 step -30 50",
+            "starved",
+        ),
+        (
+            "range_id kind process_id thread_id text start_ns end_ns\n 0 marker 0 7 plan 300 400",
+            "host-late",
+        ),
+        # Without any range on the thread, silence is no evidence of having nothing to do.
+        ("range_id", "host-late"),
+        (
+            "range_id kind process_id thread_id text start_ns end_ns\n 0 marker 0 8 step -30 50",
+            "host-late",
+        ),
+    ],
+)
+def test_a_silent_thread_is_starved_only_if_it_could_have_spoken(pieces, ranges, cause):
+    cut = pieces(STARVED_OPS, STARVED_CALLS, ranges=ranges)
+    assert {row[2] for row in cut if row[3] == "host"} == {cause}
+
+
+def test_ops_queued_before_recording_began_end_edge_gaps_and_lost_calls_end_unknown_ones(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0 100 - 3
+        1 kernel b 0 0 1 110 200 - 4
+        2 kernel c 0 0 1 210 300 - 12
+        """,
+        """
+        call_id process_id thread_id name        kind  start_ns end_ns correlation_id
+        0       0          7         hipGetDevice other     5      6             10
+        """,
+    )
+    assert cut == [
+        (100, 110, "edge", None, None, None),
+        (200, 210, "unknown", None, None, None),
+    ]
+
+
+def test_without_host_calls_every_gap_is_unknown(pieces):
+    cut = pieces(f"{OPS}\n 0 kernel a 0 0 1 0 100 - 3\n 1 kernel b 0 0 1 110 200 - 4")
+    assert cut == [(100, 110, "unknown", None, None, None)]
+
+
+def test_a_queue_is_not_a_serial_lane_so_a_long_op_hides_the_gaps_behind_it(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel long  0 0 1  0 100 - 1
+        1 kernel short 0 0 1 10  20 - 2
+        2 kernel next  0 0 1 90 120 - 3
+        """
+    )
+    assert cut == []
+
+
+def test_barriers_are_not_work(pieces):
+    cut = pieces(
+        f"{OPS}\n 0 kernel a 0 0 1 0 10 - 1\n 1 barrier b 0 0 1 10 90 - 2\n 2 kernel c 0 0 1 90 95 - 3"
+    )
+    assert cut == [(10, 90, "unknown", None, None, None)]
+
+
+@pytest.mark.parametrize(
+    ("window", "expected"),
+    [
+        ((0, -50, 20), [(-50, 0, "edge"), (10, 20, "unknown")]),
+        ((0, 15, 18), [(15, 18, "unknown")]),
+        ((0, 40, 90), [(40, 90, "edge")]),
+        ((0, 35, 90), [(35, 90, "edge")]),
+    ],
+)
+def test_a_given_window_cuts_gaps_and_what_lies_outside_the_ops_is_edge(pieces, window, expected):
+    ops = f"{OPS}\n 0 kernel a 0 0 1 0 10 - 1\n 1 kernel b 0 0 1 30 35 - 2"
+    assert [row[:3] for row in pieces(ops, window=window)] == expected
+
+
+def test_an_owner_of_a_large_share_becomes_a_finding_that_names_call_and_caller(frame):
+    ops = frame(
+        "ops",
+        f"""{OPS}
+        0 kernel verify 0 0 1   0 100 0 0
+        1 kernel draft  0 0 1 320 400 2 2
+        """,
+    )
+    calls = frame(
+        "calls",
+        """
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -20    -10              0         1
+        1       0          7         hipStreamSynchronize stream_sync       -5    110              1         1
+        2       0          7         hipLaunchKernel      launch           300    330              2         1
+        """,
+    )
+    ranges = frame(
+        "ranges",
+        """
+        range_id kind     process_id thread_id text               start_ns end_ns
+        0        marker   0          7         resolve_seq_lens        -10    120
+        1        operator 0          7         aten::item               -8    115
+        2        frame    0          7         future_map.py(88):resolve -7    112
+        """,
+    )
+    empty = {name: TABLES[name].empty() for name in ("copies", "waits")}
+    ledger = ANALYSIS.compute(
+        ops, calls, empty["copies"], empty["waits"], ranges, windows((0, 0, 400))
+    )
+    (finding,) = ANALYSIS.findings(ledger)
+    assert finding.code == "host-blocked.stream-sync"
+    assert finding.evidence["idle_ns"] == 220
+    assert finding.evidence["idle_share"] == pytest.approx(0.55)
+    assert finding.evidence["marker"] == "resolve_seq_lens"
+    assert finding.evidence["caller"] == "future_map.py(88):resolve"
+    assert finding.evidence["exposed_ns"] == 190
+
+
+def test_a_trace_without_calls_says_so_and_one_with_early_ops_names_the_clock_skew(frame):
+    ops = frame("ops", f"{OPS}\n 0 kernel a 0 0 1 0 10 0 1")
+    none = {name: TABLES[name].empty() for name in ("calls", "waits", "ranges")}
+    (note,) = ANALYSIS.caveats(ops, none["calls"], none["waits"], none["ranges"])
+    assert note.code == "idle-gaps.no-calls"
+    late_call = frame("calls", "call_id process_id thread_id start_ns end_ns\n 0 0 7 4 9")
+    codes = {
+        note.code: note.message
+        for note in ANALYSIS.caveats(ops, late_call, none["waits"], none["ranges"])
+    }
+    assert "by up to 4 ns" in codes["idle-gaps.clock-skew"]
