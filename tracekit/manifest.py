@@ -17,9 +17,16 @@ _ALLOWED = re.compile(
     r"|(HIP|CUDA|ROCR)_VISIBLE_DEVICES|RANK|LOCAL_RANK|WORLD_SIZE|OMPI_COMM_WORLD_(RANK|SIZE))"
 )
 _PLAIN_VALUE = re.compile(r"[\w.,:%/+-]{0,64}")
-_SECRET = r"(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|credential|authorization|auth)"
-_SECRET_ASSIGNED = re.compile(rf"(?i)([\w-]*{_SECRET}[\w-]*\s*[=:]\s*)(?:(?:bearer|basic)\s+)?\S+")
-_SECRET_FLAG = re.compile(rf"(?i)(--?[\w-]*{_SECRET}[\w-]*\s+)(?!-)\S+")
+# A whole word of the name: `--hf-token`, `API_KEY`, but not `--max-tokens` or `--tokenizer`.
+_SECRET = (
+    r"(?<![a-z])(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|credentials?"
+    r"|authorization|auth)(?![a-z])"
+)
+_VALUE = r"(?:'[^']*'|\"[^\"]*\"|\S+)"
+_SECRET_ASSIGNED = re.compile(
+    rf"(?i)([\w-]*{_SECRET}[\w-]*\s*[=:]\s*)(?:(?:bearer|basic)\s+)?{_VALUE}"
+)
+_SECRET_FLAG = re.compile(rf"(?i)(--?[\w-]*{_SECRET}[\w-]*\s+)(?!-){_VALUE}")
 _BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)\S+")
 _URL_LOGIN = re.compile(r"(\w+://)[^/\s@]+@")
 _URL_QUERY = re.compile(r"(https?://[^\s?]+\?)\S+")

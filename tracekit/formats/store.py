@@ -83,7 +83,11 @@ def _take_place(partial: Path, directory: Path) -> None:
     if directory.exists():
         old = partial.with_name(f"{partial.name}-old")
         directory.rename(old)
-        partial.rename(directory)
+        try:
+            partial.rename(directory)
+        except BaseException:
+            old.rename(directory)
+            raise
         shutil.rmtree(old)
     else:
         partial.rename(directory)

@@ -178,31 +178,11 @@ def with_blocker(
     Returns:
         `behind` with `owner_call_id`, `owner_end_ns` and `released_ns`.
     """
-    owners = blockers.lazy().select(
-        "process_id",
-        "thread_id",
-        owner_call_id="call_id",
-        owner_end_ns="end_ns",
-        released_ns="released_ns",
-    )
-    # Latest start among the calls that got ahead, over all those that had returned by a moment.
-    ahead = (
-        submitted.lazy()
-        .filter("is_ahead")
-        .select("process_id", "device_id", "call_start_ns", returned_ns="call_end_ns")
-        .sort("returned_ns")
-        .select(
-            "process_id",
-            "device_id",
-            "returned_ns",
-            ahead_since_ns=pl.col("call_start_ns").cum_max().over("process_id", "device_id"),
-        )
-    )
     found = (
         behind.lazy()
         .sort("call_start_ns")
         .join_asof(
-            owners.sort("owner_end_ns"),
+            _owners(blockers),
             left_on="call_start_ns",
             right_on="owner_end_ns",
             by=["process_id", "thread_id"],
@@ -211,7 +191,7 @@ def with_blocker(
             check_sortedness=False,
         )
         .join_asof(
-            ahead,
+            _last_lead(submitted),
             left_on="call_start_ns",
             right_on="returned_ns",
             by=["process_id", "device_id"],
@@ -226,3 +206,33 @@ def with_blocker(
     return found.with_columns(
         pl.when(~caught_up).then(pl.col(name)).alias(name) for name in names
     ).drop("ahead_since_ns", "returned_ns")
+
+
+def _owners(blockers: pl.DataFrame) -> pl.LazyFrame:
+    return (
+        blockers.lazy()
+        .select(
+            "process_id",
+            "thread_id",
+            "released_ns",
+            owner_call_id="call_id",
+            owner_end_ns="end_ns",
+        )
+        .sort("owner_end_ns")
+    )
+
+
+def _last_lead(submitted: pl.DataFrame) -> pl.LazyFrame:
+    """Return, for each return of a call that got ahead, the latest start of any such call so far."""
+    return (
+        submitted.lazy()
+        .filter("is_ahead")
+        .select("process_id", "device_id", "call_start_ns", returned_ns="call_end_ns")
+        .sort("returned_ns")
+        .select(
+            "process_id",
+            "device_id",
+            "returned_ns",
+            ahead_since_ns=pl.col("call_start_ns").cum_max().over("process_id", "device_id"),
+        )
+    )

@@ -1,0 +1,40 @@
+# Set-up, demo, checks, tests and benchmarks. Everything lives in .venv; nothing else is touched.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test check bench docs clean
+
+demo: $(READY)
+	@mkdir -p runs
+	$(BIN)/tracekit report samples/decode_host_sync.json.gz
+	$(BIN)/tracekit report samples/decode_host_sync.json.gz --force -o runs/demo.html
+	@echo "Open runs/demo.html in a browser, or read the report above."
+
+test: $(READY)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not gpu"
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(READY)
+	$(BIN)/python -m pytest -m slow
+	$(BIN)/python bench/kineto.py
+	$(BIN)/python bench/rocpd.py
+
+docs: $(READY)
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) .bench runs
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("tracekit needs Python 3.11 or newer; choose one with: make PYTHON=python3.12 …" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)

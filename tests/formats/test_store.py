@@ -1,0 +1,134 @@
+"""A run directory holds the whole trace, or is not there."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from polars.testing import assert_frame_equal
+
+from tracekit.errors import OutputExists, TracekitError, UnreadableTrace
+from tracekit.formats import read_trace
+from tracekit.formats.store import write_run
+from tracekit.tables.catalog import TABLES
+from tracekit.tables.notes import Note, Severity
+from tracekit.trace import Trace
+
+
+@pytest.fixture
+def trace(frame):
+    frames = {
+        "processes": frame("processes", "process_id pid\n 0 14\n 1 15"),
+        "devices": frame("devices", "device_id name\n 0 MI300X"),
+        "ops": frame(
+            "ops",
+            """
+            op_id kind   name process_id device_id start_ns end_ns
+            0     kernel gemm 0          0         0        10
+            1     copy   h2d  1          0         5        12
+            2     kernel gemm -          0         20       30
+            """,
+        ),
+        "calls": frame("calls", "call_id process_id name kind\n 0 1 hipLaunchKernel launch"),
+    }
+    note = Note("test.note", Severity.DATA_LOSS, "Two rows lost.", 2, "a.json")
+    return Trace.from_frames(frames, notes=[note], sources=["a.json"], format_name="kineto")
+
+
+def test_a_trace_comes_back_as_it_was(trace, tmp_path):
+    write_run(trace, tmp_path / "run", force=False)
+    back = read_trace([tmp_path / "run"])
+    for name in TABLES:
+        assert_frame_equal(back.table(name), trace.table(name), check_row_order=name != "ops")
+    assert (back.notes, back.format_name) == (trace.notes, "kineto")
+
+
+def test_a_process_has_a_shard_of_its_own_and_nothing_is_read_before_it_is_asked_for(
+    trace, tmp_path
+):
+    write_run(trace, tmp_path / "run", force=False)
+    shard = tmp_path / "run" / "shards" / "1" / "ops.parquet"
+    back = read_trace([tmp_path / "run"])
+    shard.write_bytes(shard.read_bytes()[:-1] + b"X")  # opening would have read the footer
+    with pytest.raises(UnreadableTrace, match="ops is damaged"):
+        back.table("ops")
+    assert back.table("calls").height == 1
+
+
+def test_an_existing_run_is_replaced_only_by_force_and_nothing_else_ever(trace, tmp_path):
+    target = tmp_path / "run"
+    write_run(trace, target, force=False)
+    with pytest.raises(OutputExists, match="--force"):
+        write_run(trace, target, force=False)
+    write_run(trace, target, force=True)
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "thesis.txt").write_text("years of work")
+    with pytest.raises(TracekitError, match="not a tracekit run"):
+        write_run(trace, precious, force=True)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["precious", "run"]
+
+
+def test_a_run_that_cannot_be_written_leaves_nothing_behind(trace, tmp_path):
+    with pytest.raises(TracekitError, match="cannot be written"):
+        write_run(trace, tmp_path / "missing" / "run", force=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_conversion_leaves_the_old_run_as_it_was(trace, tmp_path, monkeypatch):
+    target = tmp_path / "run"
+    write_run(trace, target, force=False)
+    before = (target / "manifest.json").read_bytes()
+    rename = Path.rename
+
+    def interrupted(self, other):
+        if self.name.endswith(f"-{os.getpid()}"):
+            raise KeyboardInterrupt
+        return rename(self, other)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_run(trace, target, force=True)
+    monkeypatch.undo()
+    assert (target / "manifest.json").read_bytes() == before
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tracekit_run": 9}, "layout 9, this tracekit reads 1"),
+        ({"shards": ["../../etc"]}, "names a shard outside it"),
+        ({"shards": 3}, "manifest.json is damaged"),
+    ],
+)
+def test_a_manifest_that_is_not_ours_is_refused(trace, tmp_path, change, message):
+    write_run(trace, tmp_path / "run", force=False)
+    path = tmp_path / "run" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(UnreadableTrace, match=message):
+        read_trace([tmp_path / "run"])
+
+
+def test_a_table_with_other_columns_is_refused(trace, tmp_path, frame):
+    write_run(trace, tmp_path / "run", force=False)
+    frame("devices", "device_id\n 0").rename({"name": "title"}).write_parquet(
+        tmp_path / "run" / "shards" / "shared" / "devices.parquet"
+    )
+    with pytest.raises(UnreadableTrace, match="devices has other columns"):
+        read_trace([tmp_path / "run"])
+
+
+def test_a_half_written_run_is_never_under_the_final_name(trace, tmp_path, monkeypatch):
+    seen = []
+    replace = os.rename
+
+    def watch(source, target, **kwargs):
+        seen.append((Path(source).name, (Path(source) / "manifest.json").is_file()))
+        replace(source, target, **kwargs)
+
+    monkeypatch.setattr("os.rename", watch)
+    write_run(trace, tmp_path / "run", force=False)
+    ((source, is_complete),) = seen
+    assert source.startswith(".run.partial-")
+    assert is_complete
