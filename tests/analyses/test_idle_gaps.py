@@ -35,7 +35,7 @@ def pieces(frame):
         ]
         table = frames[0]
         span = window or (0, table["start_ns"].min(), table["end_ns"].max())
-        rows = idle_pieces(*frames, windows(span))
+        rows = pl.concat(idle_pieces(*frames, windows(span))).sort("start_ns")
         return rows.select("start_ns", "end_ns", "cause", "part", "owner_call_id", "range").rows()
 
     return cut

@@ -143,14 +143,9 @@ def test_every_instant_has_the_cause_that_the_definition_gives_it(program):
         {"device_id": [0], "start_ns": [start * TICK_NS], "end_ns": [end * TICK_NS]}
     )
     empty = {name: TABLES[name].empty() for name in ("copies", "waits", "ranges")}
-    pieces = idle_pieces(
-        op_table,
-        call_table,
-        empty["copies"],
-        empty["waits"],
-        empty["ranges"],
-        WINDOWS.conform(window if ops else window.clear()),
-    )
+    windows = WINDOWS.conform(window if ops else window.clear())
+    others = (empty[name] for name in ("copies", "waits", "ranges"))
+    pieces = pl.concat(idle_pieces(op_table, call_table, *others, windows))
     found = {
         instant: (row["cause"], row["part"], row["owner_call_id"])
         for row in pieces.iter_rows(named=True)

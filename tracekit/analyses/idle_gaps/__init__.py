@@ -18,7 +18,7 @@ that ends it:
 import polars as pl
 
 from tracekit.analyses import Analysis
-from tracekit.analyses.idle_gaps.pieces import CAUSES, idle_pieces
+from tracekit.analyses.idle_gaps.pieces import CAUSES, PARTS, idle_pieces
 from tracekit.analyses.idle_gaps.under import innermost_around, without_counters
 from tracekit.api_calls import call_kind
 from tracekit.findings import Finding, FindingSeverity
@@ -32,7 +32,7 @@ IDLE_GAPS = Table(
     (
         id_column("device_id", "device", "The device.", narrow=True),
         enum_column("cause", CAUSES, "Why the device had nothing to run."),
-        text_column("part", "Stage within the cause (wake-up, exposed, launch, pending ...)."),
+        enum_column("part", PARTS, "Stage within the cause."),
         text_column("owner", "The blocking call that owns the gap."),
         text_column("owner_marker", "Innermost marker around the owning call."),
         text_column("owner_caller", "Innermost Python frame, else operator, around that call."),
@@ -51,7 +51,7 @@ _GROUP = ["device_id", "cause", "part", "owner", "owner_marker", "owner_caller",
 FINDING_SHARE = 0.05
 
 
-def idle_gaps(  # noqa: PLR0913  its signature is its dependencies
+def idle_gaps(
     ops: pl.DataFrame,
     calls: pl.DataFrame,
     copies: pl.DataFrame,
@@ -64,30 +64,43 @@ def idle_gaps(  # noqa: PLR0913  its signature is its dependencies
     The sum of `idle_ns` of a device is its window minus its busy time, exactly. Cost: a few sorts
     and joins of ops with calls.
     """
-    pieces = idle_pieces(ops, calls, copies, waits, ranges, windows)
+    summed = pl.concat(
+        [_summed(pieces) for pieces in idle_pieces(ops, calls, copies, waits, ranges, windows)]
+    )
     owners = calls.join(
-        pieces.select(call_id="owner_call_id").unique(), on="call_id", how="semi"
+        summed.select(call_id="owner_call_id").unique(), on="call_id", how="semi"
     ).select("call_id", "process_id", "thread_id", "start_ns", owner=pl.col("name").cast(pl.String))
-    length = pl.col("end_ns") - pl.col("start_ns")
-    spans = windows.select("device_id", window_ns=length)
+    spans = windows.select("device_id", window_ns=pl.col("end_ns") - pl.col("start_ns"))
     ledger = (
-        pieces.join(
+        summed.join(
             _described(owners, ranges), left_on="owner_call_id", right_on="call_id", how="left"
         )
-        .with_columns(length_ns=length)
-        .sort("length_ns", "start_ns", descending=[True, False])
+        .sort("longest_ns", "longest_start_ns", descending=[True, False])
         .group_by(_GROUP, maintain_order=True)
         .agg(
-            gaps=pl.col("gap_id").n_unique(),
-            idle_ns=pl.col("length_ns").sum(),
-            longest_ns=pl.col("length_ns").first(),
-            longest_start_ns=pl.col("start_ns").first(),
+            pl.col("gaps").sum(),
+            pl.col("idle_ns").sum(),
+            pl.col("longest_ns", "longest_start_ns").first(),
         )
         .join(spans, on="device_id", how="left", maintain_order="left")
         .with_columns(idle_share=pl.col("idle_ns") / pl.col("window_ns"))
         .sort("device_id", "idle_ns", descending=[False, True], maintain_order=True)
     )
     return IDLE_GAPS.conform(ledger.drop("window_ns"))
+
+
+def _summed(pieces: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("end_ns") - pl.col("start_ns")
+    return (
+        pieces.with_columns(length_ns=length)
+        .group_by("device_id", "cause", "part", "owner_call_id", "range")
+        .agg(
+            gaps=pl.col("gap_id").n_unique().cast(pl.Int64),
+            idle_ns=pl.col("length_ns").sum(),
+            longest_ns=pl.col("length_ns").max(),
+            longest_start_ns=pl.col("start_ns").get(pl.col("length_ns").arg_max()),
+        )
+    )
 
 
 def _described(owners: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:

@@ -32,7 +32,7 @@ def blocking_calls(
     Returns:
         `call_id, process_id, thread_id, name, kind, start_ns, end_ns, released_ns`, by end.
     """
-    candidates = calls.lazy().filter(pl.col("kind").is_in(SYNC_KINDS))
+    candidates = calls.filter(pl.col("kind").is_in(SYNC_KINDS)).lazy()
     waited = (pl.col("start_ns") < pl.col("released_ns")) & (
         pl.col("released_ns") <= pl.col("end_ns") + CLOCK_TOLERANCE_NS
     )
@@ -160,9 +160,7 @@ def _ended_during(syncs: pl.LazyFrame, submitted: pl.DataFrame) -> pl.LazyFrame:
     )
 
 
-def with_blocker(
-    behind: pl.DataFrame, blockers: pl.DataFrame, submitted: pl.DataFrame
-) -> pl.DataFrame:
+def with_owner(gaps: pl.DataFrame, blockers: pl.DataFrame, last_lead: pl.DataFrame) -> pl.DataFrame:
     """Return the gaps with the blocking call that owns each, or null.
 
     The walk back: on the thread that issued the op after the gap, the last call that device work
@@ -171,15 +169,16 @@ def with_blocker(
     another reason.
 
     Args:
-        behind: Gaps in which the next op had not been submitted when the gap began.
+        gaps: `gaps.device_gaps`.
         blockers: `blocking_calls`.
-        submitted: `gaps.submitted_ops`.
+        last_lead: `last_lead` of the submitted ops.
 
     Returns:
-        `behind` with `owner_call_id`, `owner_end_ns` and `released_ns`.
+        `gaps` with `owner_call_id`, `owner_end_ns` and `released_ns`. What they mean for a gap
+        whose next op was submitted in time is nothing.
     """
     found = (
-        behind.lazy()
+        gaps.lazy()
         .sort("call_start_ns")
         .join_asof(
             _owners(blockers),
@@ -191,7 +190,7 @@ def with_blocker(
             check_sortedness=False,
         )
         .join_asof(
-            _last_lead(submitted),
+            last_lead.lazy(),
             left_on="call_start_ns",
             right_on="returned_ns",
             by=["process_id", "device_id"],
@@ -222,8 +221,8 @@ def _owners(blockers: pl.DataFrame) -> pl.LazyFrame:
     )
 
 
-def _last_lead(submitted: pl.DataFrame) -> pl.LazyFrame:
-    """Return, for each return of a call that got ahead, the latest start of any such call so far."""
+def last_lead(submitted: pl.DataFrame) -> pl.DataFrame:
+    """Return, whenever a call that got ahead returned, the latest start of such a call so far."""
     return (
         submitted.lazy()
         .filter("is_ahead")
@@ -235,4 +234,5 @@ def _last_lead(submitted: pl.DataFrame) -> pl.LazyFrame:
             "returned_ns",
             ahead_since_ns=pl.col("call_start_ns").cum_max().over("process_id", "device_id"),
         )
+        .collect()
     )

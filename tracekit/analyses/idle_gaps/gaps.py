@@ -2,13 +2,6 @@
 
 import polars as pl
 
-# What an op's call tells about it, prefixed so that it can stand beside the op's own columns.
-_CALL_COLUMNS = {
-    "start_ns": "call_start_ns",
-    "end_ns": "call_end_ns",
-    "thread_id": "thread_id",
-}
-
 
 def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the ops that keep a device busy, with the call that submitted each.
@@ -18,73 +11,72 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         calls: The `calls` table.
 
     Returns:
-        `ops` ordered by device and start, with `call_start_ns`, `call_end_ns`, `thread_id` (null
-        where the call was not recorded), `free_ns` (end of everything that started before on the
-        device; null for its first op), `is_ahead` (submitted while the device still had other work
-        to run first, so the host was ahead) and `is_within_graph` (an earlier op of the same graph
-        launch has started). A hardware queue is not a serial lane, so `free_ns` is a running
-        maximum and not the end of the row before.
+        `op_id, process_id, device_id, stream_id, call_id, start_ns, end_ns`, ordered by device and
+        start, with `thread_id, call_start_ns, call_end_ns` (null where the call was not recorded),
+        `free_ns` (end of everything that started before on the device; null for its first op),
+        `is_ahead` (submitted while the device still had other work to run first, so the host was
+        ahead), `is_within_graph` (an earlier op of the same graph launch has started) and
+        `is_queued_before` (its correlation is older than the first recorded call's). A hardware
+        queue is not a serial lane, so `free_ns` is a running maximum, not the end of the row
+        before.
     """
-    submission = calls.lazy().select("call_id", **{new: old for old, new in _CALL_COLUMNS.items()})
+    submission = calls.lazy().select(
+        "call_id", "thread_id", call_start_ns="start_ns", call_end_ns="end_ns"
+    )
+    first_recorded = calls.lazy().group_by("process_id").agg(first=pl.col("correlation_id").min())
     return (
         ops.lazy()
         .filter((pl.col("kind") != "barrier") & (pl.col("start_ns") < pl.col("end_ns")))
+        .join(first_recorded, on="process_id", how="left", maintain_order="left")
+        .select(
+            "op_id",
+            "process_id",
+            "device_id",
+            "stream_id",
+            "call_id",
+            "start_ns",
+            "end_ns",
+            "graph_launch_id",
+            is_queued_before=pl.col("correlation_id") < pl.col("first"),
+        )
         .join(submission, on="call_id", how="left", maintain_order="left")
         .sort("device_id", "start_ns", "op_id")
         .with_columns(free_ns=pl.col("end_ns").cum_max().shift(1).over("device_id"))
         .with_columns(
             is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False),
-            is_within_graph=(
-                pl.col("graph_launch_id").is_not_null()
-                & (
-                    pl.col("start_ns")
-                    > pl.col("start_ns").first().over("device_id", "graph_launch_id")
-                )
-            ),
+            is_within_graph=~pl.struct("device_id", "graph_launch_id").is_first_distinct()
+            & pl.col("graph_launch_id").is_not_null(),
         )
+        .drop("graph_launch_id")
         .collect()
     )
 
 
-def device_gaps(submitted: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def device_gaps(submitted: pl.DataFrame) -> pl.DataFrame:
     """Return one row per gap between ops of a device, with what ended it.
 
     Args:
         submitted: `submitted_ops`.
-        calls: The `calls` table, for what each process recorded at all.
 
     Returns:
-        `gap_id, device_id, process_id, thread_id, stream_id, start_ns, end_ns` and, of the op that
-        ended the gap, `op_id, call_id, call_start_ns, call_end_ns, is_within_graph` and `evidence`:
-        `call` (its call is known), `before-window` (queued before recording began: its correlation
-        is older than the first recorded call's) or `none`.
+        `gap_id, device_id, process_id, thread_id, start_ns, end_ns` and, of the op that ended the
+        gap, `op_id, call_id, call_start_ns, call_end_ns, is_within_graph, is_queued_before`.
     """
-    first_recorded = calls.lazy().group_by("process_id").agg(first=pl.col("correlation_id").min())
-    is_older = pl.col("correlation_id") < pl.col("first")
-    evidence = (
-        pl.when(pl.col("call_start_ns").is_not_null())
-        .then(pl.lit("call"))
-        .when(is_older.fill_null(value=False))
-        .then(pl.lit("before-window"))
-        .otherwise(pl.lit("none"))
-    )
     return (
         submitted.lazy()
         .filter(pl.col("start_ns") > pl.col("free_ns"))
-        .join(first_recorded, on="process_id", how="left", maintain_order="left")
         .select(
             "device_id",
             "process_id",
             "thread_id",
-            "stream_id",
-            pl.col("free_ns").alias("start_ns"),
-            pl.col("start_ns").alias("end_ns"),
             "op_id",
             "call_id",
             "call_start_ns",
             "call_end_ns",
             "is_within_graph",
-            evidence=evidence,
+            "is_queued_before",
+            pl.col("free_ns").alias("start_ns"),
+            pl.col("start_ns").alias("end_ns"),
         )
         .with_row_index("gap_id")
         .collect()

@@ -1,13 +1,13 @@
 """Every gap cut into pieces with one cause each: the ledger before it is summed up."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from tracekit.analyses.idle_gaps.blocking import blocking_calls, with_blocker
+from tracekit.analyses.idle_gaps.blocking import blocking_calls, last_lead, with_owner
 from tracekit.analyses.idle_gaps.gaps import device_gaps, outside, submitted_ops
 from tracekit.analyses.idle_gaps.under import range_steps
-from tracekit.intervals import clip, intersect, subtract
+from tracekit.intervals import clip, intersect, subtract, union
 
 CAUSES = (
     "queue-wait",
@@ -19,54 +19,72 @@ CAUSES = (
     "edge",
     "unknown",
 )
+PARTS = ("pending", "hand-over", "blocked", "wake-up", "exposed", "host", "launch")
+CAUSE = pl.Enum(CAUSES)
+PART = pl.Enum(PARTS)
 PIECE_SCHEMA = pl.Schema(
     {
         "device_id": pl.Int32(),
         "gap_id": pl.UInt32(),
         "start_ns": pl.Int64(),
         "end_ns": pl.Int64(),
-        "cause": pl.String(),
-        "part": pl.String(),
+        "cause": CAUSE,
+        "part": PART,
         "owner_call_id": pl.Int64(),
         "range": pl.String(),
     }
 )
 _HOST_PARTS = ("exposed", "host", "launch")
+_THREAD = ["process_id", "thread_id"]
+
+# Gaps are cut this many at a time, so that memory is bounded however many there are.
+_GAPS_AT_ONCE = 500_000
 
 
-def idle_pieces(  # noqa: PLR0913  its signature is its dependencies
+def idle_pieces(
     ops: pl.DataFrame,
     calls: pl.DataFrame,
     copies: pl.DataFrame,
     waits: pl.DataFrame,
     ranges: pl.DataFrame,
     windows: pl.DataFrame,
-) -> pl.DataFrame:
-    """Return the idle time of each device, every nanosecond in exactly one row.
+) -> Iterator[pl.DataFrame]:
+    """Yield the idle time of each device, every nanosecond in exactly one row.
 
-    Returns:
-        Columns of `PIECE_SCHEMA`, disjoint per device and ordered. `gap_id` numbers the gap (null
-        at the edges of a window), `part` is the stage within the cause, `owner_call_id` the
+    Yields:
+        Frames of `PIECE_SCHEMA`, disjoint per device, each of whole gaps. `gap_id` numbers the gap
+        (null at the edges of a window), `part` is the stage within the cause, `owner_call_id` the
         blocking call behind a `host-blocked` piece, `range` what the host was doing. The lengths
         add up to window − busy.
     """
-    submitted = submitted_ops(ops, calls)
-    gaps = device_gaps(submitted, calls)
-    has_call = (pl.col("evidence") == "call") & ~pl.col("is_within_graph")
-    was_submitted = pl.col("call_end_ns") <= pl.col("start_ns")
-    owned = with_blocker(
-        gaps.filter(has_call & ~was_submitted), blocking_calls(calls, copies, submitted), submitted
-    )
-    parts = [
-        _without_host(gaps.filter(~has_call)),
-        _submitted_in_time(gaps.filter(has_call & was_submitted), submitted, calls, waits),
-        _host_behind(owned, calls, ranges),
-        outside(submitted, windows).with_columns(cause=pl.lit("edge")),
-    ]
-    pieces = pl.concat([PIECE_SCHEMA.to_frame(), *parts], how="diagonal_relaxed")
     known = windows.filter(pl.col("device_id").is_not_null())
-    return clip(pieces.select(PIECE_SCHEMA.names()), known, ["device_id"]).sort(
-        "device_id", "start_ns"
+    submitted = submitted_ops(ops, calls)
+    edges = outside(submitted, known)
+    awaited = _awaited(submitted, calls, waits)
+    blockers = blocking_calls(calls, copies, submitted)
+    leads = last_lead(submitted)
+    gaps = device_gaps(submitted)
+    del submitted  # the largest frame, and the gaps hold all that is needed from here on
+    gaps = with_owner(gaps, blockers, leads)
+    del leads
+    steps = range_steps(ranges)
+    yield _conform([edges.with_columns(cause=pl.lit("edge", CAUSE))])
+    for some in gaps.iter_slices(_GAPS_AT_ONCE):
+        has_call = pl.col("call_start_ns").is_not_null() & ~pl.col("is_within_graph")
+        in_time = pl.col("call_end_ns") <= pl.col("start_ns")
+        parts = [
+            _without_host(some.filter(~has_call)),
+            *_submitted_in_time(some.filter(has_call & in_time), awaited),
+            *_host_behind(some.filter(has_call & ~in_time), calls, ranges, steps),
+        ]
+        yield clip(_conform(parts), known, ["device_id"])
+
+
+def _conform(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    return pl.concat(
+        [PIECE_SCHEMA.to_frame()]
+        + [part.select(name for name in PIECE_SCHEMA if name in part.columns) for part in parts],
+        how="diagonal",
     )
 
 
@@ -74,27 +92,26 @@ def _without_host(gaps: pl.DataFrame) -> pl.DataFrame:
     """Gaps that need no look at the host: inside a graph launch, or without a recorded call."""
     cause = (
         pl.when("is_within_graph")
-        .then(pl.lit("dispatch"))
-        .when(pl.col("evidence") == "before-window")
-        .then(pl.lit("edge"))
-        .otherwise(pl.lit("unknown"))
+        .then(pl.lit("dispatch", CAUSE))
+        .when("is_queued_before")
+        .then(pl.lit("edge", CAUSE))
+        .otherwise(pl.lit("unknown", CAUSE))
     )
     return gaps.select("device_id", "gap_id", "start_ns", "end_ns", cause=cause)
 
 
-def _submitted_in_time(
-    gaps: pl.DataFrame, submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame
-) -> pl.DataFrame:
+def _submitted_in_time(gaps: pl.DataFrame, awaited: pl.DataFrame) -> list[pl.DataFrame]:
     """Gaps before an op that was already submitted: held by another queue's op, or just late.
 
     It was held if a wait stood before it in its stream and what the wait was for ended no earlier
     than everything else on the device. `pending` is the time until then, `hand-over` the rest.
     """
-    held = gaps.join(_awaited(submitted, calls, waits), on="op_id", how="left")
+    bare = gaps.select("device_id", "gap_id", "start_ns", "end_ns", "op_id")
+    held = bare.join(awaited, on="op_id", how="left")
     is_held = (pl.col("until_ns") >= pl.col("start_ns")).fill_null(value=False)
-    late = held.filter(~is_held).with_columns(cause=pl.lit("launch-latency"))
-    waited = held.filter(is_held).with_columns(cause=pl.lit("queue-wait"))
-    return pl.concat([late, *_cut(waited, ["until_ns"], ["pending", "hand-over"])], how="diagonal")
+    late = held.filter(~is_held).with_columns(cause=pl.lit("launch-latency", CAUSE))
+    waited = held.filter(is_held).with_columns(cause=pl.lit("queue-wait", CAUSE))
+    return [late, *_cut(waited, ["until_ns"], ["pending", "hand-over"])]
 
 
 def _awaited(submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
@@ -110,16 +127,19 @@ def _awaited(submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame) 
         .select("asked_ns", stream_id="waiting_stream_id", until_ns="pending_end_ns")
         .drop_nulls()
         .sort("asked_ns")
+        .collect()
     )
     first_of_call = (
         submitted.lazy()
-        .drop_nulls(["stream_id", "call_start_ns"])
+        .join(asked.lazy().select("stream_id").unique(), on="stream_id", how="semi")
+        .drop_nulls("call_start_ns")
         .sort("call_start_ns", "start_ns")
         .unique(["stream_id", "call_id"], keep="first", maintain_order=True)
         .select("stream_id", "op_id", "call_start_ns")
     )
     return (
-        asked.join_asof(
+        asked.lazy()
+        .join_asof(
             first_of_call,
             left_on="asked_ns",
             right_on="call_start_ns",
@@ -134,26 +154,27 @@ def _awaited(submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame) 
     )
 
 
-def _host_behind(owned: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+def _host_behind(
+    gaps: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame, steps: pl.DataFrame
+) -> list[pl.DataFrame]:
     """Gaps whose next op had not been submitted when they began, by what the host did instead."""
-    is_owned = pl.col("owner_call_id").is_not_null()
+    owned = gaps.filter(pl.col("owner_call_id").is_not_null())
+    free = gaps.filter(pl.col("owner_call_id").is_null())
     blocked = _cut(
-        owned.filter(is_owned).with_columns(cause=pl.lit("host-blocked")),
+        owned.with_columns(cause=pl.lit("host-blocked", CAUSE)),
         ["released_ns", "owner_end_ns", "call_start_ns"],
         ["blocked", "wake-up", "exposed", "launch"],
     )
     late = _cut(
-        owned.filter(~is_owned).with_columns(cause=pl.lit("host-late")),
-        ["call_start_ns"],
-        ["host", "launch"],
+        free.with_columns(cause=pl.lit("host-late", CAUSE)), ["call_start_ns"], ["host", "launch"]
     )
-    pieces = pl.concat([*blocked, *late], how="diagonal")
+    pieces = pl.concat([*blocked, *late])
     on_host = pl.col("part").is_in(_HOST_PARTS)
-    labelled = _by_range(pieces.filter(on_host), range_steps(ranges))
-    named = pl.concat([pieces.filter(~on_host), labelled], how="diagonal")
-    idle_threads = _starved_gaps(owned.filter(~is_owned), labelled, calls, ranges)
-    is_starved = (pl.col("part") == "host") & pl.col("gap_id").is_in(idle_threads.implode())
-    return named.with_columns(cause=pl.when(is_starved).then(pl.lit("starved")).otherwise("cause"))
+    labelled = _by_range(pieces.filter(on_host), steps)
+    starved = _starved_gaps(free, labelled, calls, ranges)
+    is_starved = (pl.col("part") == "host") & pl.col("gap_id").is_in(starved.implode())
+    cause = pl.when(is_starved).then(pl.lit("starved", CAUSE)).otherwise("cause")
+    return [pieces.filter(~on_host), labelled.with_columns(cause=cause)]
 
 
 def _cut(gaps: pl.DataFrame, moments: Sequence[str], parts: Sequence[str]) -> list[pl.DataFrame]:
@@ -169,7 +190,7 @@ def _cut(gaps: pl.DataFrame, moments: Sequence[str], parts: Sequence[str]) -> li
     bounds.append(pl.col("end_ns"))
     return [
         gaps.with_columns(
-            start_ns=bounds[index], end_ns=bounds[index + 1], part=pl.lit(part)
+            start_ns=bounds[index], end_ns=bounds[index + 1], part=pl.lit(part, PART)
         ).filter(pl.col("start_ns") < pl.col("end_ns"))
         for index, part in enumerate(parts)
     ]
@@ -177,9 +198,8 @@ def _cut(gaps: pl.DataFrame, moments: Sequence[str], parts: Sequence[str]) -> li
 
 def _by_range(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """Cut pieces where the open range changes, and say which it is; null where none is open."""
-    thread = ["process_id", "thread_id"]
-    labelled = intersect(pieces, steps, thread)
-    return pl.concat([labelled, subtract(pieces, steps, thread)], how="diagonal")
+    labelled = intersect(pieces, steps, _THREAD)
+    return pl.concat([labelled, subtract(pieces, steps, _THREAD)], how="diagonal")
 
 
 def _starved_gaps(
@@ -190,18 +210,15 @@ def _starved_gaps(
     Only a thread that has ranges at all can show that none was open: without ranges the gap stays
     `host-late`, since silence is then no evidence.
     """
-    thread = ["process_id", "thread_id"]
-    previous = calls.lazy().select(
-        "call_id",
-        active_ns=pl.col("end_ns").cum_max().shift(1).over(thread, order_by="start_ns"),
+    could_speak = late.join(ranges.select(_THREAD).unique(), on=_THREAD, how="semi")
+    named = labelled.filter(pl.col("range").is_not_null() & (pl.col("part") == "host"))
+    quiet = could_speak.join(named, on="gap_id", how="anti")
+    if quiet.is_empty():
+        return quiet["gap_id"]
+    # The call that ends the gap does not count; any other of its thread that meets the gap does.
+    before = calls.join(quiet, on="call_id", how="anti").select(*_THREAD, "start_ns", "end_ns")
+    host = quiet.select("gap_id", *_THREAD, "start_ns", end_ns="call_start_ns")
+    active = intersect(
+        host.filter(pl.col("start_ns") < pl.col("end_ns")), union(before, _THREAD), _THREAD
     )
-    silent: pl.DataFrame = (
-        late.lazy()
-        .join(ranges.lazy().select(thread).unique(), on=thread, how="semi")
-        .join(previous, on="call_id", how="left")
-        .filter((pl.col("active_ns") <= pl.col("start_ns")).fill_null(value=True))
-        .select("gap_id")
-        .collect()
-    )
-    busy = labelled.filter(pl.col("range").is_not_null() & (pl.col("part") == "host"))
-    return silent.join(busy, on="gap_id", how="anti")["gap_id"]
+    return quiet.join(active, on="gap_id", how="anti")["gap_id"]
