@@ -32,91 +32,91 @@ def blocking_calls(
     Returns:
         `call_id, process_id, thread_id, name, kind, start_ns, end_ns, released_ns`, by end.
     """
-    candidates = calls.filter(pl.col("kind").is_in(SYNC_KINDS)).lazy()
+    candidates = calls.filter(pl.col("kind").is_in(SYNC_KINDS))
+    kinds = candidates.partition_by("kind", as_dict=True)
+    ends = _ends_by_submission(submitted)
+    columns = ["call_id", "process_id", "thread_id", "name", "kind", "start_ns", "end_ns"]
+    awaited = {
+        "copy": lambda some: _own_copies(some, copies, submitted, ends),
+        "device_sync": lambda some: _latest_end(some, "start_ns", ends, []),
+        "stream_sync": lambda some: _latest_end(some, "start_ns", ends, ["stream_id"]),
+        "event_sync": lambda some: _recorded_work(some, calls, ends),
+    }
+    found = [awaited[kind](some).select(*columns, "released_ns") for (kind,), some in kinds.items()]
+    named = pl.concat(
+        [candidates.clear().select(*columns, released_ns=pl.lit(None, pl.Int64)), *found]
+    ).drop_nulls("released_ns")
+    unnamed = candidates.filter(pl.col("kind") != "copy").join(named, on="call_id", how="anti")
     waited = (pl.col("start_ns") < pl.col("released_ns")) & (
         pl.col("released_ns") <= pl.col("end_ns") + CLOCK_TOLERANCE_NS
     )
-    columns = ["call_id", "process_id", "thread_id", "name", "kind", "start_ns", "end_ns"]
-    named = pl.concat(
-        [
-            awaited.filter(pl.col("released_ns").is_not_null()).select(*columns, "released_ns")
-            for awaited in (
-                _own_copies(candidates, copies, submitted),
-                _latest_end(_of(candidates, "device_sync"), "start_ns", submitted, []),
-                _latest_end(_of(candidates, "stream_sync"), "start_ns", submitted, ["stream_id"]),
-                _recorded_work(_of(candidates, "event_sync"), calls, submitted),
-            )
-        ]
-    ).collect()
-    unnamed = candidates.filter(pl.col("kind") != "copy").join(
-        named.lazy(), on="call_id", how="anti"
-    )
-    unnamed = _ended_during(unnamed, submitted).select(*columns, "released_ns")
-    return pl.concat([named.lazy(), unnamed]).filter(waited).sort("end_ns").collect()
-
-
-def _of(candidates: pl.LazyFrame, kind: str) -> pl.LazyFrame:
-    return candidates.filter(pl.col("kind") == kind)
+    lasting = _ended_during(unnamed, submitted).select(*columns, "released_ns")
+    return pl.concat([named, lasting]).filter(waited).sort("end_ns")
 
 
 def _own_copies(
-    candidates: pl.LazyFrame, copies: pl.DataFrame, submitted: pl.DataFrame
-) -> pl.LazyFrame:
+    calls: pl.DataFrame, copies: pl.DataFrame, submitted: pl.DataFrame, ends: pl.DataFrame
+) -> pl.DataFrame:
     """A copy call waits for its own op. Without an op nothing tells whether it waited.
 
     An asynchronous copy on an idle device may be done before its call returns without having held
     the host. So a copy that is not known to block counts only if the device still had earlier work
     when the call began, and one between page-locked memory and a device never does.
     """
-    done = submitted.lazy().group_by("call_id").agg(copied_ns=pl.col("end_ns").max())
-    how = (
-        copies.lazy()
+    asked = calls.select("call_id")
+    done = (
+        submitted.join(asked, on="call_id", how="semi")
         .group_by("call_id")
-        .agg(pl.col("is_blocking").any(), pl.col("is_pinned").any())
+        .agg(copied_ns=pl.col("end_ns").max())
     )
+    how = copies.group_by("call_id").agg(pl.col("is_blocking").any(), pl.col("is_pinned").any())
     own = (
-        _of(candidates, "copy")
-        .join(done, on="call_id", how="inner")
+        calls.join(done, on="call_id", how="inner")
         .join(how, on="call_id", how="left")
         .with_columns(before_ns=pl.col("start_ns") - 1)
     )
     blocks = pl.col("is_blocking").fill_null(value=False)
-    had_work = pl.col("released_ns").fill_null(pl.col("start_ns")) > pl.col("start_ns")
+    had_work = (pl.col("released_ns") > pl.col("start_ns")).fill_null(value=False)
     may_block = had_work & ~pl.col("is_pinned").fill_null(value=False)
     return (
-        _latest_end(own, "before_ns", submitted, [])
+        _latest_end(own, "before_ns", ends, [])
         .filter(blocks | may_block)
         .with_columns(released_ns="copied_ns")
     )
 
 
-def _latest_end(
-    frame: pl.LazyFrame, moment: str, submitted: pl.DataFrame, by: list[str]
-) -> pl.LazyFrame:
-    """Return `frame` with the last end of all that had been submitted by `moment`."""
-    group = ["process_id", *by]
+def _ends_by_submission(submitted: pl.DataFrame) -> pl.DataFrame:
+    """Return `process_id, stream_id, at, end_ns` of the ops in the order they were submitted."""
+    # An op whose call was not recorded was submitted before whatever was.
     before_everything = pl.col("start_ns").min() - 1
-    ends = (
-        submitted.lazy()
-        # An op whose call was not recorded was submitted before whatever was.
-        .select(*group, "end_ns", at=pl.coalesce("call_start_ns", before_everything))
-        .sort("at")
-        .select(*group, "at", released_ns=pl.col("end_ns").cum_max().over(group))
-    )
-    return frame.sort(moment).join_asof(
-        ends,
-        left_on=moment,
-        right_on="at",
-        by=group,
-        strategy="backward",
-        coalesce=False,
-        check_sortedness=False,
+    return submitted.select(
+        "process_id", "stream_id", "end_ns", at=pl.coalesce("call_start_ns", before_everything)
+    ).sort("at")
+
+
+def _latest_end(
+    frame: pl.DataFrame, moment: str, ends: pl.DataFrame, by: list[str]
+) -> pl.DataFrame:
+    """Return `frame` with `released_ns`: the last end of all that was submitted by `moment`."""
+    group = ["process_id", *by]
+    latest = ends.lazy().select(*group, "at", released_ns=pl.col("end_ns").cum_max().over(group))
+    return (
+        frame.lazy()
+        .sort(moment)
+        .join_asof(
+            latest,
+            left_on=moment,
+            right_on="at",
+            by=group,
+            strategy="backward",
+            coalesce=False,
+            check_sortedness=False,
+        )
+        .collect()
     )
 
 
-def _recorded_work(
-    events: pl.LazyFrame, calls: pl.DataFrame, submitted: pl.DataFrame
-) -> pl.LazyFrame:
+def _recorded_work(events: pl.DataFrame, calls: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
     """An event sync waits for what its stream had been given when the event was last recorded."""
     records = (
         calls.lazy()
@@ -126,7 +126,8 @@ def _recorded_work(
         .sort("recorded_ns")
     )
     paired = (
-        events.drop("stream_id")
+        events.lazy()
+        .drop("stream_id")
         .sort("start_ns")
         .join_asof(
             records,
@@ -138,18 +139,20 @@ def _recorded_work(
             check_sortedness=False,
         )
         .drop_nulls("recorded_ns")
+        .collect()
     )
-    return _latest_end(paired, "recorded_ns", submitted, ["stream_id"])
+    return _latest_end(paired, "recorded_ns", ends, ["stream_id"])
 
 
-def _ended_during(syncs: pl.LazyFrame, submitted: pl.DataFrame) -> pl.LazyFrame:
+def _ended_during(syncs: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
     """Return the long calls with the last op end before they returned."""
+    lasting = syncs.filter(pl.col("end_ns") - pl.col("start_ns") >= MIN_UNNAMED_WAIT_NS)
     ends = submitted.lazy().select("process_id", released_ns="end_ns").sort("released_ns")
     return (
-        syncs.filter(pl.col("end_ns") - pl.col("start_ns") >= MIN_UNNAMED_WAIT_NS)
+        lasting.lazy()
         .sort("end_ns")
         .join_asof(
-            ends,
+            ends if lasting.height else ends.head(0),
             left_on="end_ns",
             right_on="released_ns",
             by="process_id",
@@ -157,6 +160,7 @@ def _ended_during(syncs: pl.LazyFrame, submitted: pl.DataFrame) -> pl.LazyFrame:
             coalesce=False,
             check_sortedness=False,
         )
+        .collect()
     )
 
 

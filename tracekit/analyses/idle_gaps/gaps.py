@@ -11,8 +11,8 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         calls: The `calls` table.
 
     Returns:
-        `op_id, process_id, device_id, stream_id, call_id, start_ns, end_ns`, ordered by device and
-        start, with `thread_id, call_start_ns, call_end_ns` (null where the call was not recorded),
+        `op_id, process_id, device_id, stream_id, call_id, start_ns, end_ns`, ordered by start,
+        with `thread_id, call_start_ns, call_end_ns` (null where the call was not recorded),
         `free_ns` (end of everything that started before on the device; null for its first op),
         `is_ahead` (submitted while the device still had other work to run first, so the host was
         ahead), `is_within_graph` (an earlier op of the same graph launch has started) and
@@ -24,10 +24,10 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         "call_id", "thread_id", call_start_ns="start_ns", call_end_ns="end_ns"
     )
     first_recorded = calls.lazy().group_by("process_id").agg(first=pl.col("correlation_id").min())
-    return (
+    ordered = (
         ops.lazy()
         .filter((pl.col("kind") != "barrier") & (pl.col("start_ns") < pl.col("end_ns")))
-        .join(first_recorded, on="process_id", how="left", maintain_order="left")
+        .join(first_recorded, on="process_id", how="left")
         .select(
             "op_id",
             "process_id",
@@ -39,17 +39,21 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             "graph_launch_id",
             is_queued_before=pl.col("correlation_id") < pl.col("first"),
         )
-        .join(submission, on="call_id", how="left", maintain_order="left")
-        .sort("device_id", "start_ns", "op_id")
+        .join(submission, on="call_id", how="left")
+        .sort("start_ns", "op_id")
         .with_columns(free_ns=pl.col("end_ns").cum_max().shift(1).over("device_id"))
-        .with_columns(
-            is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False),
-            is_within_graph=~pl.struct("device_id", "graph_launch_id").is_first_distinct()
-            & pl.col("graph_launch_id").is_not_null(),
-        )
-        .drop("graph_launch_id")
+        .with_columns(is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False))
         .collect()
     )
+    launches = ordered.lazy().drop_nulls("graph_launch_id")
+    first = (
+        launches.unique(["device_id", "graph_launch_id"], keep="first", maintain_order=True)
+        .select("op_id")
+        .collect()
+    )
+    is_first = pl.col("op_id").is_in(first["op_id"].implode())
+    within = pl.col("graph_launch_id").is_not_null() & ~is_first
+    return ordered.with_columns(is_within_graph=within).drop("graph_launch_id")
 
 
 def device_gaps(submitted: pl.DataFrame) -> pl.DataFrame:
