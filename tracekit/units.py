@@ -1,5 +1,7 @@
-"""Units of table columns, and numbers to text: nothing else in the project formats numbers."""
+"""Units of table columns; numbers to text and back: nothing else in the project formats numbers."""
 
+import re
+from decimal import Decimal
 from enum import StrEnum
 
 
@@ -19,14 +21,21 @@ class Unit(StrEnum):
 
 _DURATIONS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
 _BYTES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
+_NS_PER = {suffix: size for size, suffix in _DURATIONS} | {"us": 1_000, "": 1}
+_DURATION = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))\s*(ns|us|µs|μs|ms|s|)", re.ASCII)
+
+
+def _three_digits(value: float) -> str:
+    # `.3g` turns 999.6 into 1e+03.
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
 
 
 def _scaled(value: float, steps: tuple[tuple[int, str], ...]) -> str:
     for size, suffix in steps:
-        if abs(value) >= size:
-            scaled = value / size
-            return f"{scaled:.3g} {suffix}" if abs(scaled) < 1000 else f"{scaled:,.0f} {suffix}"
-    return f"{value:.3g} {steps[-1][1]}" if value else f"0 {steps[-1][1]}"
+        # What would round up to the next step is shown in it: 1 ms, not 1,000 µs.
+        if abs(value) >= size * 0.9995 and (size > 1 or abs(value) >= 1):
+            return f"{_three_digits(value / size)} {suffix}"
+    return f"{_three_digits(value)} {steps[-1][1]}"
 
 
 def format_number(value: float | str | None, unit: Unit) -> str:
@@ -41,7 +50,8 @@ def format_number(value: float | str | None, unit: Unit) -> str:
         case Unit.BYTES:
             return _scaled(value, _BYTES)
         case Unit.SHARE:
-            return f"{100 * value:.1f} %"
+            # Little is not nothing: 0.0 % is kept for an exact zero.
+            return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
         case Unit.RATIO:
             return f"{value:.3f}×"
         case Unit.COUNT:
@@ -49,4 +59,25 @@ def format_number(value: float | str | None, unit: Unit) -> str:
         case Unit.ADDRESS:
             return f"0x{int(value):x}"
         case _:
-            return str(value)
+            return str(value) if isinstance(value, int) else f"{value:.4g}"
+
+
+def format_time(time_ns: int | None, origin_ns: int) -> str:
+    """Return an instant as its distance from `origin_ns`, to the microsecond: `12.345 ms`.
+
+    Always in milliseconds and without separators, so that a column of instants compares at a glance
+    and one pastes into `--window`.
+    """
+    return "–" if time_ns is None else f"{(time_ns - origin_ns) / 1e6:.3f} ms"
+
+
+def parse_duration(text: str) -> int | None:
+    """Return a signed duration in nanoseconds (`10ms`, `-1.5 s`, `250`), or None if it is none.
+
+    A number without a unit is in nanoseconds. Exact: fractions of a nanosecond are cut.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None:
+        return None
+    # U+03BC (Greek mu) and U+00B5 (micro sign) look the same on a keyboard and on screen.
+    return int(Decimal(found[1]) * _NS_PER[found[2].replace("μ", "µ")])

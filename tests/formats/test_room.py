@@ -5,6 +5,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from rocpd_files import small_file
 
 from tracekit.errors import BadInput, UnreadableTrace
 from tracekit.formats import HEAD_BYTES, formats, identify, read_trace
@@ -80,18 +81,26 @@ def test_nothing_given_and_one_file_given_twice_are_refused(tmp_path):
 
 def test_a_folder_of_mixed_formats_is_refused(tmp_path):
     (tmp_path / "a.json.gz").write_bytes(SAMPLES[0].read_bytes())
-    with sqlite3.connect(tmp_path / "b.db") as connection:
-        connection.execute("CREATE TABLE rocpd_metadata_0 (id, tag, value)")
-    connection.close()
-    trace = read_trace([tmp_path])
-    assert trace.table("ops").height > 0
+    small_file(tmp_path / "b.db").save()
+    with pytest.raises(UnreadableTrace, match="mixed formats: kineto, rocpd"):
+        read_trace([tmp_path])
 
 
-def test_a_folder_of_traces_is_one_run(tmp_path):
+def test_one_file_under_two_names_is_refused(tmp_path):
+    (tmp_path / "link.json.gz").symlink_to(SAMPLES[0])
+    with pytest.raises(BadInput, match="given twice"):
+        read_trace([SAMPLES[0], tmp_path / "link.json.gz"])
+
+
+def test_a_folder_of_traces_is_one_run_and_what_it_skips_is_noted(tmp_path):
     for sample in SAMPLES[:2]:
-        (tmp_path / sample.name).write_bytes(sample.read_bytes())
-    (tmp_path / "notes.txt").write_text("ignored")
+        (tmp_path / sample.stem).mkdir()
+        (tmp_path / sample.stem / sample.name).write_bytes(sample.read_bytes())
+    (tmp_path / "notes.txt").write_text("no trace")
+    (tmp_path / "rank7.json").write_text("")
     together = read_trace([tmp_path])
     apart = [read_trace([sample]) for sample in SAMPLES[:2]]
     assert together.table("ops").height == sum(trace.table("ops").height for trace in apart)
     assert together.table("ops")["op_id"].is_unique().all()
+    (note,) = [note for note in together.notes if note.code == "formats.files-skipped"]
+    assert (note.count, "notes.txt, rank7.json" in note.message) == (2, True)

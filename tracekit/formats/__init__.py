@@ -5,14 +5,16 @@ and a wrong file is refused before anything is read.
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from tracekit.errors import BadInput, UnreadableTrace
 from tracekit.registry import load_room
+from tracekit.tables.notes import Note, Severity
 from tracekit.trace import Trace, join_traces
 
 HEAD_BYTES = 4096
@@ -77,7 +79,8 @@ def read_trace(paths: Sequence[Path], progress: Progress = silent) -> Trace:
     """Read one or several paths of one format as one run.
 
     A directory that is itself a trace (a run directory, a `.rpdb` package) is read as such; any
-    other directory stands for the trace files directly inside it.
+    other directory stands for the trace files in it and its folders, as rocprofv3 lays them out.
+    What lies beside them and is no trace is skipped and noted.
 
     Raises:
         BadInput: No path was given, or one file was given twice.
@@ -85,36 +88,59 @@ def read_trace(paths: Sequence[Path], progress: Progress = silent) -> Trace:
     """
     if not paths:
         raise BadInput("tracekit", "no trace given", "Name at least one file or run directory")
-    members = [member for path in paths for member in _expanded(path)]
-    repeated = {str(path) for path, _ in members if [p for p, _ in members].count(path) > 1}
-    if repeated:
-        raise BadInput(min(repeated), "given twice", "Name each trace once")
+    members: list[tuple[Path, Format]] = []
+    skipped: list[Path] = []
+    for path in paths:
+        inside, others = _expanded(path)
+        members += inside
+        skipped += others
+    _refuse_repeated([path for path, _ in members])
     names = sorted({format_.name for _, format_ in members})
     if len(names) > 1:
-        where = members[0][0].parent if len(paths) == 1 else paths[0]
+        where = paths[0] if len(paths) == 1 else members[0][0]
         raise UnreadableTrace(
             where, f"mixed formats: {', '.join(names)}", "Read files of one format at a time"
         )
-    return join_traces([format_.read(path, progress) for path, format_ in members])
+    trace = join_traces([format_.read(path, progress) for path, format_ in members])
+    return replace(trace, notes=[*trace.notes, *_skipped_note(skipped)])
 
 
-def _expanded(path: Path) -> list[tuple[Path, Format]]:
-    """Return the files behind one path, each with its format."""
+def _refuse_repeated(paths: Sequence[Path]) -> None:
+    counts = Counter(path.resolve() for path in paths)
+    for path in paths:
+        if counts[path.resolve()] > 1:
+            raise BadInput(path, "given twice", "Name each trace once")
+
+
+def _skipped_note(skipped: Sequence[Path]) -> list[Note]:
+    if not skipped:
+        return []
+    names = ", ".join(path.name for path in skipped[:3]) + (", …" if len(skipped) > 3 else "")
+    message = f"Files in the folder that are in no known format were skipped: {names}"
+    return [Note("formats.files-skipped", Severity.NOTICE, message, len(skipped))]
+
+
+def _expanded(path: Path) -> tuple[list[tuple[Path, Format]], list[Path]]:
+    """Return the trace files behind one path, each with its format, and the files that are none."""
     if not path.is_dir():
-        return [(path, identify(path))]
+        return [(path, identify(path))], []
     for format_ in formats().values():
         if format_.sniff(path, b""):
             inside = format_.members(path) if format_.members else [path]
-            return [(member, format_) for member in inside]
-    files = sorted(entry for entry in path.iterdir() if entry.is_file())
-    claimed = []
+            return [(member, format_) for member in inside], []
+    try:
+        files = sorted(entry for entry in path.rglob("*") if entry.is_file())
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    members, skipped = [], []
     for file in files:
-        head = _head(file)
-        owners = [format_ for format_ in formats().values() if format_.sniff(file, head)]
-        claimed += [(file, identify(file))] if owners else []
-    if not claimed:
+        if any(format_.sniff(file, _head(file)) for format_ in formats().values()):
+            members.append((file, identify(file)))
+        else:
+            skipped.append(file)
+    if not members:
         raise UnreadableTrace(path, "holds no trace file", "Name a trace file or a run directory")
-    return claimed
+    return members, skipped
 
 
 def _head(path: Path) -> bytes:
@@ -126,14 +152,19 @@ def _head(path: Path) -> bytes:
     except FileNotFoundError as error:
         raise UnreadableTrace(path, "does not exist", "Check the path") from error
     except OSError as error:
-        reason = (error.strerror or "cannot be read").lower()
-        raise UnreadableTrace(path, reason, "Check its permissions") from error
+        raise _unreadable(path, error) from error
     if head.startswith(b"\x1f\x8b"):
         try:
             return zlib.decompressobj(wbits=31).decompress(head, HEAD_BYTES)
         except zlib.error:
             return b""
     return head
+
+
+def _unreadable(path: Path, error: OSError) -> UnreadableTrace:
+    return UnreadableTrace(
+        path, (error.strerror or "cannot be read").lower(), "Check its permissions"
+    )
 
 
 def _why_unclaimed(path: Path, head: bytes) -> tuple[str, str]:

@@ -18,6 +18,8 @@ MIN_UNNAMED_WAIT_NS = 40_000
 # the work that released it. 10 µs is far below the waits that matter.
 CLOCK_TOLERANCE_NS = 10_000
 
+_BEFORE_EVERYTHING = -(1 << 62)
+
 
 def blocking_calls(
     calls: pl.DataFrame, copies: pl.DataFrame, submitted: pl.DataFrame
@@ -88,10 +90,8 @@ def _own_copies(
 def _ends_by_submission(submitted: pl.DataFrame) -> pl.DataFrame:
     """Return `process_id, stream_id, at, end_ns` of the ops in the order they were submitted."""
     # An op whose call was not recorded was submitted before whatever was.
-    before_everything = pl.col("start_ns").min() - 1
-    return submitted.select(
-        "process_id", "stream_id", "end_ns", at=pl.coalesce("call_start_ns", before_everything)
-    ).sort("at")
+    at = pl.col("call_start_ns").fill_null(_BEFORE_EVERYTHING)
+    return submitted.select("process_id", "stream_id", "end_ns", at=at).sort("at")
 
 
 def _latest_end(

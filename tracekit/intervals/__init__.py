@@ -3,14 +3,29 @@
 `by` names the columns that keep intervals apart (a device, a queue); null is a group of its own.
 Empty intervals (`start_ns == end_ns`) and those with an unknown end have no length and vanish.
 Nothing here loops over rows, and nothing slows down when there are as many groups as rows: groups
-are told apart by a 128-bit place, (group, time) in one number, not by a window function.
+are told apart by a place, (group, time) in one number, not by a window function.
 """
 
 from collections.abc import Sequence
 
 import polars as pl
 
-_BEFORE_ALL = -(1 << 66)
+from tracekit.intervals.nesting import with_parents
+from tracekit.intervals.places import group_base, lengthy, placed, run_ids
+
+__all__ = [
+    "clip",
+    "covered_ns",
+    "depth",
+    "gaps",
+    "intersect",
+    "overlapping_host",
+    "starts_inside",
+    "subtract",
+    "total_ns",
+    "union",
+    "with_parents",
+]
 
 
 def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -20,9 +35,10 @@ def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         `[*by, start_ns, end_ns]`, disjoint, ordered by group and time; touching intervals are one.
         Cost: one sort.
     """
-    ordered = _lengthy(frame.select(*by, "start_ns", "end_ns")).sort(*by, "start_ns")
+    ordered = lengthy(frame.select(*by, "start_ns", "end_ns")).sort(*by, "start_ns")
     if ordered.is_empty():
         return ordered
+    low, high = ordered.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     reach = (pl.col("_base") + pl.col("end_ns")).cum_max()
     before = pl.col("_reach").shift(1)
     opens = before.is_null() | (pl.col("_base") + pl.col("start_ns") > before)
@@ -30,7 +46,7 @@ def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     following = pl.col("_before").shift(-1).fill_null(pl.col("_last"))
     return (
         ordered.lazy()
-        .with_columns(_base=_base(_run_ids(ordered, by)))
+        .with_columns(_base=group_base(run_ids(ordered, by), low, high))
         .with_columns(_reach=reach)
         .with_columns(_before=before, _last=pl.col("_reach").last())
         .filter(opens)
@@ -55,7 +71,7 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.Da
     """
     bounds = windows.select(*by, window_start="start_ns", window_end="end_ns")
     return (
-        _lengthy(frame)
+        lengthy(frame)
         .lazy()
         .join(bounds.lazy(), on=list(by), how="inner", nulls_equal=True, maintain_order="left")
         .with_columns(
@@ -82,7 +98,7 @@ def gaps(islands: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     following = pl.when(group == group.shift(-1)).then(pl.col("start_ns").shift(-1))
     return (
         islands.lazy()
-        .with_columns(_run_ids(islands, by).alias("_group"))
+        .with_columns(run_ids(islands, by).alias("_group"))
         .select(*by, start_ns="end_ns", end_ns=following)
         .filter(pl.col("start_ns") < pl.col("end_ns"))
         .collect()
@@ -98,7 +114,7 @@ def depth(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         −1 at each end, summed per instant, so an end and a start at one instant meet without a
         spike. Cost: one sort of twice the rows.
     """
-    live = _lengthy(frame.select(*by, "start_ns", "end_ns"))
+    live = lengthy(frame.select(*by, "start_ns", "end_ns"))
     starts = live.select(*by, at="start_ns", step=pl.lit(1, pl.Int64))
     ends = live.select(*by, at="end_ns", step=pl.lit(-1, pl.Int64))
     ordered = pl.concat([starts, ends]).sort(*by, "at")
@@ -108,7 +124,7 @@ def depth(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     # The steps of a group add up to zero, so one running sum serves all groups.
     return (
         ordered.lazy()
-        .with_columns(_run_ids(ordered, by).alias("_group"), depth=pl.col("step").cum_sum())
+        .with_columns(run_ids(ordered, by).alias("_group"), depth=pl.col("step").cum_sum())
         .filter(is_last_at)
         .filter(pl.col("depth") != pl.col("depth").shift(1, fill_value=0))
         .select(*by, start_ns=at, end_ns=pl.when(same_group).then(at.shift(-1)), depth="depth")
@@ -135,13 +151,11 @@ def intersect(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str]) -> pl.
     extra = [name for name in right.columns if name not in {*by, "start_ns", "end_ns"}]
     if both := set(extra) & set(left.columns):
         raise ValueError(f"columns in both frames: {sorted(both)}")
-    ordered, left_base = _placed(right, left, by)
+    ordered, start, end = placed(right, left, by)
     # Disjoint intervals are ordered by start and by end at once, so those that meet a left interval
     # are a run: from the first that ends after its start to the last that starts before its end.
-    low = (ordered["_base"] + ordered["end_ns"]).search_sorted(
-        left_base + left["start_ns"], "right"
-    )
-    high = (ordered["_base"] + ordered["start_ns"]).search_sorted(left_base + left["end_ns"])
+    low = ordered["_until"].search_sorted(start, "right")
+    high = ordered["_from"].search_sorted(end)
     runs = (
         pl.DataFrame({"_left": pl.int_range(left.height, eager=True), "_low": low, "_high": high})
         .filter((low < high) & (left["start_ns"] < left["end_ns"]))
@@ -173,20 +187,19 @@ def covered_ns(frame: pl.DataFrame, islands: pl.DataFrame, by: Sequence[str]) ->
         One length per row of `frame`, in its order; 0 where the group has no islands, null where a
         bound is. Cost: two binary searches per row, however many islands a row spans.
     """
-    ordered, base = _placed(islands, frame, by)
-    starts = ordered["_base"] + ordered["start_ns"]
-    ends = ordered["_base"] + ordered["end_ns"]
+    ordered, start, end = placed(islands, frame, by)
     lengths = ordered["end_ns"] - ordered["start_ns"]
     covered_before = pl.concat([pl.Series([0], dtype=pl.Int64), lengths.cum_sum()])
-    end_before = pl.concat([pl.Series([_BEFORE_ALL], dtype=pl.Int128), ends])
+    # Before the first island nothing ends: any place that lies before all others will do.
+    nothing = pl.Series([start.min() or 0], dtype=start.dtype)
+    end_before = pl.concat([nothing, ordered["_until"]])
 
-    def covered_until(time_ns: pl.Series) -> pl.Series:
-        place = base + time_ns
-        opened = starts.search_sorted(place)
+    def covered_until(place: pl.Series) -> pl.Series:
+        opened = ordered["_from"].search_sorted(place)
         beyond = (end_before.gather(opened) - place).clip(lower_bound=0)
         return covered_before.gather(opened) - beyond.cast(pl.Int64)
 
-    covered = covered_until(frame["end_ns"]) - covered_until(frame["start_ns"])
+    covered = covered_until(end) - covered_until(start)
     return covered.alias("covered_ns")
 
 
@@ -202,11 +215,10 @@ def starts_inside(frame: pl.DataFrame, rows: pl.DataFrame, by: Sequence[str]) ->
         One count per row of `frame`, in its order; null where a bound is.
     """
     points = rows.select(*by, "start_ns", end_ns=pl.col("start_ns") + 1)
-    ordered, base = _placed(points, frame, by)
-    starts = ordered["_base"] + ordered["start_ns"]
-    known = frame["start_ns"].is_not_null() & frame["end_ns"].is_not_null()
-    before_end = starts.search_sorted(base + frame["end_ns"]).cast(pl.Int64)
-    inside = before_end - starts.search_sorted(base + frame["start_ns"])
+    ordered, start, end = placed(points, frame, by)
+    starts = ordered["_from"]
+    inside = starts.search_sorted(end).cast(pl.Int64) - starts.search_sorted(start)
+    known = start.is_not_null() & end.is_not_null()
     return inside.set(~known, None).alias("starts_inside")
 
 
@@ -225,56 +237,6 @@ def overlapping_host(frame: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame
         instant = (pl.col("start_ns") == pl.col("end_ns")) & (pl.col("start_ns") >= start_ns)
         frame = frame.filter((pl.col("end_ns") > start_ns) | instant)
     return frame if end_ns is None else frame.filter(pl.col("start_ns") < end_ns)
-
-
-def with_parents(
-    ranges: pl.DataFrame, by: Sequence[str], id_name: str = "range_id"
-) -> pl.DataFrame:
-    """Return `ranges` with `parent_id`: the innermost range of its group open when each begins.
-
-    Of the ranges that began before it (or with it and last longer) and have not ended, the one that
-    began last. Where ranges nest that is the range around it; where two cross, the one that began
-    first counts as the parent. Of two equal ranges the first row is the outer one; an instant is
-    nobody's parent. Cost: two sorts, then rounds over the rows not yet settled: about the depth of
-    nesting plus log2 of the most siblings.
-    """
-    ordered = (
-        ranges.lazy()
-        .with_row_index("_row")
-        .sort(*by, "start_ns", pl.col("end_ns").neg(), "_row")
-        .collect()
-    )
-    group = _run_ids(ordered, by)
-    rank = pl.int_range(ordered.height, dtype=pl.Int64, eager=True)
-    previous = rank.to_frame("rank").select(
-        pl.when(group == group.shift(1)).then(pl.col("rank") - 1)
-    )
-    candidates = previous.to_series()
-    longer = _settled(candidates, ordered["end_ns"], ordered["end_ns"], candidates)
-    parents = _settled(candidates, ordered["end_ns"], ordered["start_ns"], longer)
-    ids = ordered[id_name].gather(parents).alias("parent_id")
-    return ordered.with_columns(ids).sort("_row").select(*ranges.columns, "parent_id")
-
-
-def _settled(
-    candidates: pl.Series, end_ns: pl.Series, limit_ns: pl.Series, skips: pl.Series
-) -> pl.Series:
-    """Return for each row the last earlier row that ends after the row's limit, null if none.
-
-    `skips` leads from a row that ended too early to the next that may end later. Given the
-    candidates themselves, a row's skip is as far as the row itself has come (pointer jumping).
-    """
-    settled = candidates.clone()
-    follows_itself = skips is candidates
-    open_rows = candidates.is_not_null().arg_true()
-    while open_rows.len():
-        at = settled.gather(open_rows)
-        too_early = end_ns.gather(at) <= limit_ns.gather(open_rows)
-        open_rows, at = open_rows.filter(too_early), at.filter(too_early)
-        onward = (settled if follows_itself else skips).gather(at)
-        settled = settled.scatter(open_rows, onward)
-        open_rows = open_rows.filter(onward.is_not_null())
-    return settled
 
 
 def subtract(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -307,42 +269,3 @@ def subtract(left: pl.DataFrame, right: pl.DataFrame, by: Sequence[str]) -> pl.D
 def total_ns(frame: pl.DataFrame) -> int:
     """Return the summed length of the intervals."""
     return int(frame.select((pl.col("end_ns") - pl.col("start_ns")).sum()).item() or 0)
-
-
-def _lengthy(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.filter(pl.col("start_ns") < pl.col("end_ns"))
-
-
-def _run_ids(frame: pl.DataFrame, by: Sequence[str]) -> pl.Series:
-    """Return a number per row that changes where the group does, in frames ordered by group."""
-    if not by:
-        return pl.zeros(frame.height, dtype=pl.UInt32, eager=True)
-    return frame.select(
-        pl.struct(*by).rle_id() if len(by) > 1 else pl.col(*by).rle_id()
-    ).to_series()
-
-
-def _base(group_numbers: pl.Series) -> pl.Series:
-    # Groups lie further apart than any two 64-bit times: a base plus a time is a place.
-    span = pl.lit(1 << 64, pl.Int128)
-    return pl.select(pl.lit(group_numbers).cast(pl.Int128) * span).to_series()
-
-
-def _placed(
-    islands: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str]
-) -> tuple[pl.DataFrame, pl.Series]:
-    """Return the islands in order of place, with `_base`, and the base of each row of `frame`.
-
-    The base of a group without islands lies before all others.
-    """
-    live = _lengthy(islands)
-    if not by:
-        base = pl.zeros(frame.height, dtype=pl.Int128, eager=True)
-        return live.sort("start_ns").with_columns(_base=pl.lit(0, pl.Int128)), base
-    groups = live.select(*by).unique()
-    groups = groups.with_columns(_base=_base(pl.int_range(groups.height, eager=True)))
-    ordered = live.join(groups, on=list(by), nulls_equal=True).sort("_base", "start_ns")
-    rows = frame.select(*by).join(
-        groups, on=list(by), how="left", nulls_equal=True, maintain_order="left"
-    )
-    return ordered, rows["_base"].fill_null(_BEFORE_ALL)

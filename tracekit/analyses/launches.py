@@ -1,0 +1,189 @@
+"""launches: how long after its call each launch starts on the device."""
+
+import polars as pl
+
+from tracekit.analyses import Analysis
+from tracekit.intervals import covered_ns, overlapping_host, union
+from tracekit.tables import Column, Table, enum_column, id_column, name_column
+from tracekit.tables.notes import Note, Severity
+from tracekit.units import Unit
+
+LAUNCH_KINDS = ("launch", "graph_launch")
+REASONS = ("before-window", "no-call")
+
+LAUNCHES = Table(
+    "launches",
+    "one API name that launches work in one process, or the ops without a recorded call",
+    (
+        id_column("process_id", "process", "The process.", narrow=True),
+        name_column("name", "API name; null for ops without a recorded call."),
+        enum_column(
+            "reason",
+            REASONS,
+            "Why ops have no call: queued before the first recorded call, or not known.",
+        ),
+        Column("launches", pl.Int64(), "Calls.", Unit.COUNT),
+        Column("launches_without_ops", pl.Int64(), "Of them without a recorded op.", Unit.COUNT),
+        Column("ops", pl.Int64(), "Ops they put on devices, barriers not counted.", Unit.COUNT),
+        Column("call_median_ns", pl.Float64(), "Median length of the calls.", Unit.DURATION),
+        Column(
+            "queued_median_ns",
+            pl.Float64(),
+            "Median of the first op's start − the call's end.",
+            Unit.DURATION,
+        ),
+        Column("queued_p90_ns", pl.Float64(), "90th percentile of it.", Unit.DURATION),
+        Column("queued_max_ns", pl.Int64(), "Longest.", Unit.DURATION),
+        Column(
+            "started_early",
+            pl.Int64(),
+            "Launches whose first op started before the call returned (queued time below 0).",
+            Unit.COUNT,
+        ),
+        Column(
+            "device_idle_share",
+            pl.Float64(),
+            "Share of launches with ops at whose call's start the op's device ran nothing.",
+            Unit.SHARE,
+        ),
+    ),
+)
+
+
+def launches(ops: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return how long launches wait between host and device, by API name.
+
+    A launch is a call that ops name as theirs, or one of a launching kind without any. A graph
+    launch has many ops; its wait is to the first. Waits below zero are kept: a device may start
+    before the call returns. A launch belongs to the window in which its first op starts, or
+    without ops in which its call does. Percentiles are linear between neighbours.
+
+    Args:
+        ops: `kind`, `process_id`, `device_id`, `start_ns`, `end_ns`, `call_id`, `correlation_id`.
+        calls: `call_id`, `process_id`, `name`, `kind`, `start_ns`, `end_ns`, `correlation_id`.
+        windows: One row per device and one for the host.
+
+    Returns:
+        `LAUNCHES`, by process; most launches first, equal ones by name, ops without call last.
+        `before-window` means that the op's correlation id is below the process's lowest recorded
+        one, so that its launch came before recording began (peers.md §5.5).
+
+    Cannot tell what a launch waited for: earlier work of its stream, a dependency, or the path from
+    host to device. Only where the device was idle is the wait latency.
+    """
+    work = ops.filter(pl.col("kind") != "barrier")
+    launched = _launched(work, calls, windows)
+    queued = pl.col("queued_ns")
+    has_op = pl.col("ops") > 0
+    by_name = launched.group_by("process_id", "name").agg(
+        launches=pl.len(),
+        launches_without_ops=(~has_op).sum(),
+        ops=pl.col("ops").sum(),
+        call_median_ns=pl.col("call_ns").median(),
+        queued_median_ns=queued.median(),
+        queued_p90_ns=queued.quantile(0.9, "linear"),
+        queued_max_ns=queued.max(),
+        started_early=(queued < 0).sum(),
+        device_idle_share=pl.when(has_op.any()).then(pl.col("device_idle").filter(has_op).mean()),
+    )
+    rows = [LAUNCHES.conform(by_name), LAUNCHES.conform(_uncalled(work, calls, windows))]
+    return pl.concat(rows).sort(
+        "process_id",
+        -pl.col("launches"),
+        pl.col("name").cast(pl.String),
+        "reason",
+        nulls_last=True,
+    )
+
+
+def _launched(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return a row per launch: process, name, `ops`, `call_ns`, `queued_ns`, `device_idle`."""
+    first = (
+        work.lazy()
+        .filter(pl.col("call_id").is_not_null())
+        .select("call_id", "device_id", op_start="start_ns")
+        .sort("op_start")
+        .group_by("call_id")
+        .agg(pl.col("device_id").first(), pl.col("op_start").first(), ops=pl.len())
+        .collect()
+    )
+    mine = calls.select("call_id", "process_id", "name", "kind", "start_ns", "end_ns")
+    with_ops = _starting_inside(first.join(mine, on="call_id"), windows, "op_start")
+    return pl.concat(
+        [
+            with_ops.select(
+                "process_id",
+                "name",
+                "ops",
+                call_ns=pl.col("end_ns") - pl.col("start_ns"),
+                queued_ns=pl.col("op_start") - pl.col("end_ns"),
+                device_idle=~_was_busy(with_ops, work),
+            ),
+            _opless(mine, first, windows),
+        ],
+        how="diagonal",
+    )
+
+
+def _opless(mine: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    launching = mine.filter(pl.col("kind").is_in(LAUNCH_KINDS))
+    without = launching.join(first.select("call_id"), on="call_id", how="anti")
+    return overlapping_host(without, windows).select(
+        "process_id",
+        "name",
+        ops=pl.lit(0, pl.get_index_type()),
+        call_ns=pl.col("end_ns") - pl.col("start_ns"),
+    )
+
+
+def _was_busy(launched: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
+    """Return whether the device ran anything in the nanosecond in which each call began."""
+    instants = launched.select("device_id", "start_ns", end_ns=pl.col("start_ns") + 1)
+    return covered_ns(instants, union(work, ["device_id"]), ["device_id"]) > 0
+
+
+def _starting_inside(frame: pl.DataFrame, windows: pl.DataFrame, start: str) -> pl.DataFrame:
+    bounds = windows.select("device_id", _from="start_ns", _until="end_ns")
+    after = pl.col(start) >= pl.col("_from")
+    before = pl.col(start) < pl.col("_until")
+    return (
+        frame.join(bounds, on="device_id", nulls_equal=True)
+        .filter(after.fill_null(value=True) & before.fill_null(value=True))
+        .drop("_from", "_until")
+    )
+
+
+def _uncalled(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    recorded = calls.group_by("process_id").agg(lowest=pl.col("correlation_id").min())
+    reason = pl.when(pl.col("correlation_id") < pl.col("lowest")).then(
+        pl.lit("before-window", pl.Enum(REASONS))
+    )
+    uncalled = work.filter(pl.col("call_id").is_null())
+    return (
+        _starting_inside(uncalled, windows, "start_ns")
+        .join(recorded, on="process_id", how="left", nulls_equal=True)
+        .group_by("process_id", reason.otherwise(pl.lit("no-call")).alias("reason"))
+        .agg(ops=pl.len())
+    )
+
+
+def caveats(ops: pl.DataFrame, calls: pl.DataFrame) -> list[Note]:
+    """Say when host calls were not recorded, so that no wait can be measured."""
+    if ops.is_empty() or calls.height:
+        return []
+    return [
+        Note(
+            "launches.no-calls",
+            Severity.NOTICE,
+            "No host calls were recorded: when work was submitted is not known.",
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    name="launches",
+    question="How long after its call does work start on the device?",
+    table=LAUNCHES,
+    compute=launches,
+    caveats=caveats,
+)

@@ -1,0 +1,197 @@
+"""overlap: how long lanes ran together, and how long the same kernels took then."""
+
+import polars as pl
+
+from tracekit.analyses import Analysis
+from tracekit.intervals import clip, covered_ns, depth, union
+from tracekit.tables import Column, Table, enum_column, id_column, name_column
+from tracekit.tables.notes import Note, Severity
+from tracekit.units import Unit
+
+# Fewer kernels than this on either side give no ratio: a median of less is one outlier away.
+MIN_KERNELS = 5
+# A kernel counts as overlapped when another lane was busy for half of it. With "at all", a kernel
+# that lasts longer would be overlapped more often just for lasting longer.
+MIN_OVERLAPPED_SHARE = 0.5
+SCOPES = ("device", "kernel")
+
+OVERLAP = Table(
+    "overlap",
+    "one device, or one kernel name of which a part ran while another lane was busy",
+    (
+        id_column("device_id", "device", "The device.", narrow=True),
+        enum_column("scope", SCOPES, "A whole device, or one kernel name on it."),
+        name_column("name", "Kernel name; null for a device."),
+        Column(
+            "ops",
+            pl.Int64(),
+            "Ops of the device (no barriers), or kernels of the name.",
+            Unit.COUNT,
+        ),
+        Column(
+            "busy_ns", pl.Int64(), "Device: its busy time. Kernel: summed length.", Unit.DURATION
+        ),
+        Column(
+            "overlapped_ns",
+            pl.Int64(),
+            "Device: time with two lanes or more busy. Kernel: the part of busy_ns with another.",
+            Unit.DURATION,
+        ),
+        Column("overlapped_share", pl.Float64(), "overlapped_ns ÷ busy_ns.", Unit.SHARE),
+        Column(
+            "hidden_ns",
+            pl.Int64(),
+            "Device: Σ busy over lanes − busy_ns, the time that lanes in turn would take more.",
+            Unit.DURATION,
+        ),
+        Column("kernels_alone", pl.Int64(), "Kernels never overlapped.", Unit.COUNT),
+        Column(
+            "kernels_overlapped", pl.Int64(), "Kernels overlapped for at least half.", Unit.COUNT
+        ),
+        Column("alone_median_ns", pl.Float64(), "Median length alone.", Unit.DURATION),
+        Column("overlapped_median_ns", pl.Float64(), "Median length overlapped.", Unit.DURATION),
+        Column(
+            "slowdown",
+            pl.Float64(),
+            f"overlapped_median_ns ÷ alone_median_ns; null below {MIN_KERNELS} kernels on a side.",
+            Unit.RATIO,
+        ),
+    ),
+)
+
+_LENGTH = pl.col("end_ns") - pl.col("start_ns")
+
+
+def overlap(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the time lanes ran together, and each kernel's length alone and overlapped.
+
+    Lanes are streams where the device has any, else hardware queues; ops without one are a lane.
+    A kernel is overlapped where a lane other than its own is busy, with whatever: that is where two
+    lanes or more are busy. Kernels overlapped for less than half of their time are in `ops` and in
+    neither median. Ops are clipped to the device's window first; barriers do not count.
+
+    Args:
+        ops: `kind`, `name`, `device_id`, `stream_id`, `queue_id`, `start_ns`, `end_ns`.
+        windows: One row per device.
+
+    Returns:
+        `OVERLAP`, by device: the device, then its kernels by overlapped time, equal ones by name.
+
+    Descriptive, not causal: kernels of one name may differ in shape, and what runs overlapped may
+    differ from what runs alone for other reasons. A slowdown near 1 does not show that overlap was
+    free either, since other kernels may pay.
+    """
+    work = clip(_work(ops), windows, ["device_id"])
+    lanes = union(work, ["device_id", "lane_id"])
+    crowded = depth(lanes, ["device_id"]).filter(pl.col("depth") >= 2)
+    rows = [_devices(work, lanes, crowded), _kernels(work, crowded)]
+    result = OVERLAP.conform(pl.concat(rows, how="diagonal"))
+    return result.sort(
+        "device_id",
+        "scope",
+        -pl.col("overlapped_ns"),
+        pl.col("name").cast(pl.String),
+        nulls_last=True,
+    )
+
+
+def _work(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops that do work with `lane_id`, the stream or else the queue."""
+    with_streams = ops.filter(pl.col("stream_id").is_not_null())["device_id"].unique()
+    named = pl.col("device_id").is_in(with_streams.implode(), nulls_equal=True)
+    return ops.filter(pl.col("kind") != "barrier").select(
+        "device_id",
+        "kind",
+        "name",
+        "start_ns",
+        "end_ns",
+        lane_id=pl.when(named).then("stream_id").otherwise("queue_id"),
+    )
+
+
+def _devices(work: pl.DataFrame, lanes: pl.DataFrame, crowded: pl.DataFrame) -> pl.DataFrame:
+    by = "device_id"
+    busy = union(lanes, [by]).group_by(by).agg(busy_ns=_LENGTH.sum())
+    lane_busy = lanes.group_by(by).agg(lane_busy_ns=_LENGTH.sum())
+    together = crowded.group_by(by).agg(overlapped_ns=_LENGTH.sum())
+    return (
+        work.group_by(by)
+        .agg(ops=pl.len())
+        .join(busy, on=by, nulls_equal=True)
+        .join(lane_busy, on=by, nulls_equal=True)
+        .join(together, on=by, how="left", nulls_equal=True)
+        .with_columns(pl.col("overlapped_ns").fill_null(0))
+        .select(
+            by,
+            "ops",
+            "busy_ns",
+            "overlapped_ns",
+            scope=pl.lit("device", pl.Enum(SCOPES)),
+            overlapped_share=pl.col("overlapped_ns") / pl.col("busy_ns"),
+            hidden_ns=pl.col("lane_busy_ns") - pl.col("busy_ns"),
+        )
+    )
+
+
+def _kernels(work: pl.DataFrame, crowded: pl.DataFrame) -> pl.DataFrame:
+    kernels = work.filter(pl.col("kind") == "kernel")
+    kernels = kernels.select("device_id", "name", "start_ns", "end_ns")
+    overlapped = covered_ns(kernels, crowded, ["device_id"]).alias("overlapped_ns")
+    alone = pl.col("overlapped_ns") == 0
+    mostly = pl.col("overlapped_ns") >= MIN_OVERLAPPED_SHARE * pl.col("length_ns")
+    enough = pl.min_horizontal("kernels_alone", "kernels_overlapped") >= MIN_KERNELS
+    return (
+        kernels.with_columns(overlapped, length_ns=_LENGTH)
+        .group_by("device_id", "name")
+        .agg(
+            ops=pl.len(),
+            busy_ns=pl.col("length_ns").sum(),
+            overlapped_ns=pl.col("overlapped_ns").sum(),
+            kernels_alone=alone.sum(),
+            kernels_overlapped=mostly.sum(),
+            alone_median_ns=pl.col("length_ns").filter(alone).median(),
+            overlapped_median_ns=pl.col("length_ns").filter(mostly).median(),
+        )
+        .filter(pl.col("overlapped_ns") > 0)
+        .with_columns(
+            scope=pl.lit("kernel", pl.Enum(SCOPES)),
+            overlapped_share=pl.col("overlapped_ns") / pl.col("busy_ns"),
+            slowdown=pl.when(enough).then(
+                pl.col("overlapped_median_ns") / pl.col("alone_median_ns")
+            ),
+        )
+    )
+
+
+def caveats(ops: pl.DataFrame) -> list[Note]:
+    """Say that the ratio is no cause, where there can be one, and when lanes are unknown."""
+    if ops.is_empty():
+        return []
+    if not ops["stream_id"].count() and not ops["queue_id"].count():
+        return [
+            Note(
+                "overlap.no-lanes",
+                Severity.NOTICE,
+                "The trace names neither streams nor queues, so no overlap can be seen.",
+            )
+        ]
+    lanes = _work(ops).group_by("device_id").agg(pl.col("lane_id").n_unique())
+    if not (lanes["lane_id"] > 1).any():
+        return []
+    return [
+        Note(
+            "overlap.descriptive",
+            Severity.INFO,
+            "A slowdown compares kernels of one name that ran overlapped with others that ran "
+            "alone; it is no proof that the overlap caused it (shapes may differ).",
+        )
+    ]
+
+
+ANALYSIS = Analysis(
+    name="overlap",
+    question="How long did streams run together, and how long did the same kernels take then?",
+    table=OVERLAP,
+    compute=overlap,
+    caveats=caveats,
+)

@@ -1,0 +1,170 @@
+"""Where an engine's steps begin and end on the host: four rules, the surest first."""
+
+from collections.abc import Callable
+
+import polars as pl
+
+from tracekit.intervals import starts_inside, with_parents
+
+RULES = ("tk1-step", "profiler-step", "marker", "graph")
+MIN_RECURRENCES = 3
+# A marker that holds half of the launches or less is not the engine's step.
+MIN_COVERAGE = 0.5
+
+CYCLES = pl.Schema(
+    {
+        "process_id": pl.Int32(),
+        "thread_id": pl.Int64(),
+        "found_by": pl.Enum(RULES),
+        "step": pl.Int64(),
+        "label": pl.String(),
+        "kind": pl.String(),
+        "batch_size": pl.Int64(),
+        "tokens": pl.Int64(),
+        "start_ns": pl.Int64(),
+        "end_ns": pl.Int64(),
+    }
+)
+_THREAD = ("process_id", "thread_id")
+
+
+def cycles(ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the steps of each process, `CYCLES`, by the first rule that finds any there.
+
+    1. `tk1-step`: markers `tk1 step N kind=verify bs=8 tokens=26`. A range is its step; an instant
+       opens a step that the thread's next instant ends, so the last instant has none.
+    2. `profiler-step`: ranges `ProfilerStep#N`.
+    3. `marker`: ranges of one text (digits aside) that recur on one thread, lie in no other marker,
+       and hold more than half of the calls that launched ops; of several texts the one that holds
+       the most, of equals the first by text.
+    4. `graph`: from one launch of a graph to the thread's next of the same graph; of several graphs
+       the one with the most device time, so the last launch ends a step and opens none.
+
+    Cost: one look at each marker text; rule 4 groups the ops of graph launches.
+    """
+    rules: tuple[Callable[[pl.DataFrame, pl.DataFrame, pl.DataFrame], pl.DataFrame], ...] = (
+        _tk1_steps,
+        _profiler_steps,
+        _recurring_markers,
+        _recurring_graphs,
+    )
+    found = pl.DataFrame(schema=CYCLES)
+    for name, rule in zip(RULES, rules, strict=True):
+        processes = pl.concat([frame["process_id"].unique() for frame in (ranges, calls)]).unique()
+        if processes.is_in(found["process_id"].unique().implode(), nulls_equal=True).all():
+            break
+        steps = _conformed(rule(ranges, ops, calls).with_columns(found_by=pl.lit(name)))
+        new = steps.join(found, on="process_id", how="anti", nulls_equal=True)
+        found = pl.concat([found, new])
+    return found
+
+
+def _conformed(steps: pl.DataFrame) -> pl.DataFrame:
+    return steps.select(
+        (pl.col(name) if name in steps.columns else pl.lit(None)).cast(dtype).alias(name)
+        for name, dtype in CYCLES.items()
+    )
+
+
+def _tk1_steps(ranges: pl.DataFrame, _ops: pl.DataFrame, _calls: pl.DataFrame) -> pl.DataFrame:
+    text = pl.col("text")
+    marked = ranges.filter(text.str.starts_with("tk1 step ")).select(
+        *_THREAD,
+        "start_ns",
+        "end_ns",
+        step=text.str.extract(r"^tk1 step (\d+)(?: |$)").cast(pl.Int64),
+        label=text.str.strip_prefix("tk1 "),
+        kind=text.str.extract(r" kind=(\S+)"),
+        batch_size=text.str.extract(r" bs=(\d+)(?: |$)").cast(pl.Int64),
+        tokens=text.str.extract(r" tokens=(\d+)(?: |$)").cast(pl.Int64),
+    )
+    marked = marked.filter(pl.col("step").is_not_null())
+    is_instant = pl.col("start_ns") == pl.col("end_ns")
+    return pl.concat([marked.filter(~is_instant), _until_next(marked.filter(is_instant), _THREAD)])
+
+
+def _until_next(points: pl.DataFrame, by: tuple[str, ...]) -> pl.DataFrame:
+    """Return each row as the interval to the next row of its group; the last row vanishes."""
+    ordered = points.sort(*by, "start_ns", maintain_order=True)
+    following = pl.col("start_ns").shift(-1).over(by)
+    return ordered.with_columns(end_ns=following).filter(pl.col("end_ns").is_not_null())
+
+
+def _profiler_steps(ranges: pl.DataFrame, _ops: pl.DataFrame, _calls: pl.DataFrame) -> pl.DataFrame:
+    steps = ranges.filter(
+        pl.col("text").str.starts_with("ProfilerStep") & (pl.col("start_ns") < pl.col("end_ns"))
+    )
+    return steps.select(
+        *_THREAD,
+        "start_ns",
+        "end_ns",
+        step=pl.col("text").str.extract(r"^ProfilerStep\s*#(\d+)$").cast(pl.Int64),
+        label="text",
+    ).filter(pl.col("step").is_not_null())
+
+
+def _recurring_markers(
+    ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame
+) -> pl.DataFrame:
+    markers = ranges.filter((pl.col("kind") == "marker") & (pl.col("start_ns") < pl.col("end_ns")))
+    pattern = ["process_id", "thread_id", "kind"]
+    top = (
+        with_parents(markers.drop("parent_id"), _THREAD)
+        .filter(pl.col("parent_id").is_null())
+        .select(
+            *_THREAD,
+            "start_ns",
+            "end_ns",
+            label="text",
+            kind=pl.col("text").str.replace_all(r"\d+", "#"),
+        )
+    )
+    launching = calls.join(ops.select("call_id"), on="call_id", how="semi")
+    total = launching.group_by("process_id").agg(total=pl.len())
+    chosen = (
+        top.with_columns(held=starts_inside(top, launching, ["process_id"]))
+        .group_by(pattern)
+        .agg(pl.len(), pl.col("held").sum())
+        .join(total, on="process_id", nulls_equal=True)
+        .filter(pl.col("len") >= MIN_RECURRENCES, pl.col("held") > MIN_COVERAGE * pl.col("total"))
+        .sort("process_id", -pl.col("held"), "kind", "thread_id")
+        .unique("process_id", keep="first", maintain_order=True)
+    )
+    return top.join(chosen, on=pattern, how="semi", nulls_equal=True)
+
+
+def _recurring_graphs(
+    _ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame
+) -> pl.DataFrame:
+    recorded = (
+        ops.lazy()
+        .filter(pl.col("graph_launch_id").is_not_null())
+        .group_by(call_id="graph_launch_id")
+        .agg(
+            pl.len().alias("ops"),
+            pl.col("graph_exec_id").first(),
+            device_ns=(pl.col("end_ns") - pl.col("start_ns")).sum(),
+        )
+        .collect()
+    )
+    graph = ["process_id", "thread_id", "label"]
+    launched = (
+        calls.filter(pl.col("kind") == "graph_launch")
+        .join(recorded, on="call_id", how="left")
+        .with_columns(
+            label=pl.coalesce(
+                pl.format("graph {}", pl.coalesce("graph_exec_key", "graph_exec_id")),
+                pl.format("graph of {} ops", "ops"),
+            )
+        )
+        .filter(pl.col("label").is_not_null())
+    )
+    chosen = (
+        launched.group_by(graph)
+        .agg(pl.len(), pl.col("device_ns").sum())
+        .filter(pl.col("len") >= MIN_RECURRENCES)
+        .sort("process_id", -pl.col("device_ns"), "label", "thread_id")
+        .unique("process_id", keep="first", maintain_order=True)
+    )
+    mine = launched.join(chosen, on=graph, how="semi", nulls_equal=True)
+    return _until_next(mine.select(*graph, "start_ns", "end_ns"), _THREAD)

@@ -1,0 +1,157 @@
+"""Kineto events as columns: the fields and arguments that tracekit reads, and no others.
+
+Flow arrows and metadata rows are dropped: what they say, correlation numbers say better.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+import polars as pl
+
+from tracekit.formats.kineto.sections import HOST_RANGES, SECTIONS, section_of
+from tracekit.formats.kineto.times import nanoseconds
+
+_ABSENT = msgspec.Raw(b"null")
+_INSTANTS = frozenset("iI")
+_UNCOUNTED_PHASES = frozenset("Mstf")
+
+TIMED = pl.Schema(
+    {
+        "section": SECTIONS,
+        "name": pl.Categorical(),
+        "pid": pl.Int64(),
+        "tid": pl.Int64(),
+        "ts_ns": pl.Int64(),
+        "dur_ns": pl.Int64(),
+    }
+)
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event; times as Python numbers."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: str | None = None
+    pid: Any = None
+    tid: Any = None
+    ts: Any = None
+    dur: Any = None
+    args: msgspec.Raw = _ABSENT
+
+
+class ExactEvent(Event, gc=False):
+    """One event; times as the text in the file."""
+
+    ts: msgspec.Raw = _ABSENT
+    dur: msgspec.Raw = _ABSENT
+
+
+class Arguments(msgspec.Struct, gc=False):
+    """The arguments tracekit reads; any JSON type, since writers disagree about quotes."""
+
+    device: Any = None
+    stream: Any = None
+    hsa_queue: Any = None
+    context: Any = None
+    correlation: Any = None
+    kind: Any = None
+    bytes: Any = None
+    src: Any = None
+    dst: Any = None
+    graph_id: Any = msgspec.field(default=None, name="graph id")
+    graph_node: Any = msgspec.field(default=None, name="graph node id")
+    cuda_sync_kind: Any = None
+    wait_on_stream: Any = None
+    record_correlation: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
+    wait_on_event: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
+    event_id: Any = None
+    rank: Any = None
+    pid_raw: Any = None
+
+
+_TEXTS = frozenset({"kind", "src", "dst", "cuda_sync_kind"})
+ARGUMENTS = pl.Schema(
+    {name: pl.String() if name in _TEXTS else pl.Int64() for name in Arguments.__struct_fields__}
+)
+DETAILED = pl.Schema({**TIMED, **ARGUMENTS})
+
+_ARGUMENTS = msgspec.json.Decoder(list[Arguments])
+
+
+class Decoded(NamedTuple):
+    """One chunk as columns.
+
+    Attributes:
+        ranges: Host ranges, columns of `TIMED`; `ts_ns` counts from the file's base time.
+        details: Device work, host calls and synchronisation, columns of `DETAILED`.
+        unread: Events of categories without a table, counted by category.
+        lost: Events that are not valid JSON.
+        has_broken_tail: The last event is one of them.
+    """
+
+    ranges: pl.DataFrame
+    details: pl.DataFrame
+    unread: Counter[str]
+    lost: int = 0
+    has_broken_tail: bool = False
+
+
+def columns_of(events: Sequence[Event]) -> Decoded:
+    """Return decoded events as columns.
+
+    Raises:
+        InexactTimesError: These are `Event`s and must be `ExactEvent`s.
+    """
+    ranges, details, timed = [TIMED.to_frame()], [DETAILED.to_frame()], set()
+    for category in {event.cat for event in events}:
+        section = section_of(category or "")
+        if section is None:
+            continue
+        timed.add(category)
+        rows = [e for e in events if e.cat == category and e.ph == "X"]
+        if section == "marker":
+            rows += [e for e in events if e.cat == category and e.ph in _INSTANTS]
+        if section in HOST_RANGES:
+            ranges.append(_timed(rows, section))
+        else:
+            details.append(_timed(rows, section).hstack(_arguments(rows)))
+    rest = [e for e in events if e.ph != "X" or e.cat not in timed]
+    unread = Counter(e.cat or e.name or f"phase {e.ph}" for e in rest if _is_unread(e))
+    return Decoded(pl.concat(ranges), pl.concat(details), unread)
+
+
+def _is_unread(event: Event) -> bool:
+    if event.ph in _INSTANTS:
+        return section_of(event.cat or "") != "marker"
+    return event.ph not in _UNCOUNTED_PHASES
+
+
+def _timed(events: Sequence[Event], section: str) -> pl.DataFrame:
+    return pl.DataFrame(
+        {
+            "section": pl.repeat(section, len(events), dtype=SECTIONS, eager=True),
+            "name": pl.Series([e.name for e in events], dtype=pl.String).cast(pl.Categorical),
+            "pid": _values([e.pid for e in events], "pid", pl.Int64()),
+            "tid": _values([e.tid for e in events], "tid", pl.Int64()),
+            "ts_ns": nanoseconds([e.ts for e in events]),
+            "dur_ns": nanoseconds([e.dur for e in events]),
+        },
+        schema=TIMED,
+    )
+
+
+def _arguments(events: Sequence[Event]) -> list[pl.Series]:
+    objects = [e.args if bytes(memoryview(e.args)[:1]) == b"{" else b"{}" for e in events]
+    arguments = _ARGUMENTS.decode(b"[%b]" % b",".join(objects))
+    return [_values([getattr(a, n) for a in arguments], n, t) for n, t in ARGUMENTS.items()]
+
+
+def _values(values: Sequence[Any], name: str, dtype: pl.DataType) -> pl.Series:
+    """Return a column of mixed JSON values; what the type cannot hold is null."""
+    try:
+        return pl.Series(name, values, dtype=dtype)
+    except TypeError:
+        return pl.Series(name, values, dtype=dtype, strict=False)

@@ -1,0 +1,86 @@
+"""Events out of a chunk that is not valid JSON, and a count of those beyond rescue."""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from tracekit.formats.kineto.columns import Decoded, ExactEvent, columns_of
+from tracekit.formats.kineto.cuts import first_key, separator_before
+
+_EVENTS = msgspec.json.Decoder(list[ExactEvent])
+_WITHOUT_CONTROL_CHARACTERS = bytes(max(code, ord(" ")) for code in range(256))
+_MOST_NESTED = 16
+_NOT_A_NUMBER = re.compile(rb"([:\[,]\s*)-?(?:nan|inf|NaN|Infinity)\b")
+
+
+def rescued(array: bytes) -> Decoded:
+    """Decode what can be decoded of a JSON array of events.
+
+    Raw control characters and invalid UTF-8 in strings are replaced (Kineto copies kernel and user
+    names as they are), a bare `nan` or `inf` becomes null. Events that are broken in other ways
+    (before 2026 quotes in names were not escaped) are lost and counted.
+    """
+    clean = array.translate(_WITHOUT_CONTROL_CHARACTERS).decode("utf-8", "replace").encode()
+    try:
+        return columns_of(_EVENTS.decode(clean))
+    except msgspec.DecodeError:
+        key = first_key(clean)
+    body = clean.strip()[1:-1]
+    pieces = [body] if key is None else separator_before(key).split(body)
+    events: list[ExactEvent] = []
+    broken: list[int] = []
+    for start, found in _halved(pieces):
+        if found is None:
+            broken.append(start)
+        else:
+            events += found
+    mended, lost = _mended(pieces, broken)
+    return columns_of(events + mended)._replace(
+        lost=len(lost), has_broken_tail=len(pieces) - 1 in lost
+    )
+
+
+def _joined(pieces: Iterable[bytes]) -> list[ExactEvent]:
+    return _EVENTS.decode(b"[%b]" % b",".join(pieces))
+
+
+def _halved(pieces: Sequence[bytes]) -> Iterator[tuple[int, list[ExactEvent] | None]]:
+    """Yield `(start, events)` of runs that decode, and None for each piece that does not.
+
+    Finds k broken pieces among n in about k·log2(n) decodes.
+    """
+    stack = [(0, len(pieces))]
+    while stack:
+        start, stop = stack.pop()
+        try:
+            yield start, _joined(pieces[start:stop])
+        except msgspec.DecodeError:
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                stack += [(middle, stop), (start, middle)]
+            else:
+                yield start, _without_nan(pieces[start])
+
+
+def _without_nan(piece: bytes) -> list[ExactEvent] | None:
+    try:
+        return _joined([_NOT_A_NUMBER.sub(rb"\1null", piece)])
+    except msgspec.DecodeError:
+        return None
+
+
+def _mended(pieces: Sequence[bytes], broken: Sequence[int]) -> tuple[list[ExactEvent], set[int]]:
+    """Return events that had been split between objects nested in them, and what stays broken."""
+    events: list[ExactEvent] = []
+    lost = set(broken)
+    for start in broken:
+        for stop in range(start + 2, min(start + _MOST_NESTED, len(pieces)) + 1):
+            if start not in lost or pieces[start].count(b"{") <= pieces[start].count(b"}"):
+                break
+            with contextlib.suppress(msgspec.DecodeError):
+                events += _joined(pieces[start:stop])
+                lost -= set(range(start, stop))
+                break
+    return events, lost
