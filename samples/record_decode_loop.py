@@ -1,6 +1,6 @@
 """Record a decode loop under four ways of waiting for the previous step; needs a GPU and torch.
 
-Every step replays one graph of 512 small kernels and publishes a length that the next step's
+Every step replays one graph of 512 kernels of a few µs and publishes a length that the next step's
 preparation needs. What differs is who waits for it:
 
 - `host-sync`: the host blocks on the publish event, then prepares, then launches. Nothing of the
@@ -32,6 +32,8 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile, record_function
 
 KERNELS = 512
+# Long enough that the device is the slower side also while a profiler slows the launches.
+ELEMENTS = 2 << 20
 PREPARE_S = 550e-6
 STEPS_IN_FLIGHT = 2
 
@@ -43,7 +45,7 @@ class DecodeLoop:
         self.policy = policy
         self.forward = torch.cuda.Stream()
         self.schedule = torch.cuda.Stream()
-        self.hidden = torch.zeros(4096, device="cuda")
+        self.hidden = torch.zeros(ELEMENTS, device="cuda")
         self.length = torch.zeros(1, dtype=torch.int64, device="cuda")
         self.plan_host = torch.zeros(64, dtype=torch.int64, pin_memory=True)
         self.plan = torch.zeros(64, dtype=torch.int64, device="cuda")

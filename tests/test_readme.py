@@ -1,5 +1,6 @@
 """What the README shows is what the commands print."""
 
+import os
 import re
 import subprocess
 import sys
@@ -15,8 +16,9 @@ BLOCKS = re.findall(r"```console\n\$ (.+)\n((?:.*\n)*?)```", (ROOT / "README.md"
 def test_an_example_prints_the_lines_it_shows_in_their_order(command, shown):
     program = Path(sys.executable).with_name("tracekit")
     arguments = [program, *command.split()[1:]]
-    printed = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True).stdout
-    remaining = iter(line.rstrip() for line in printed.splitlines())
+    wide = os.environ | {"COLUMNS": "100"}
+    run = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, check=True, env=wide)
+    remaining = iter(line.rstrip() for line in run.stdout.splitlines())
     for line in shown.splitlines():
         assert line == "…" or line.rstrip() in remaining
 

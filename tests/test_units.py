@@ -24,6 +24,7 @@ from tracekit.units import Unit, format_number, format_time, parse_duration
         (0.0, Unit.SHARE, "0.0 %"),
         (0.0001, Unit.SHARE, "<0.1 %"),
         (1.81, Unit.RATIO, "1.810×"),
+        (0.58437, Unit.RATE, "0.584 GB/s"),
         (1024, Unit.COUNT, "1,024"),
         (1024.5, Unit.COUNT, "1,024.5"),
         (255, Unit.ADDRESS, "0xff"),

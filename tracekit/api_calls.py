@@ -6,6 +6,9 @@ import polars as pl
 
 from tracekit.tables.activity import CALL_KINDS
 
+# Calls that return when device work is done; copies may too, see `copy_blocks`.
+BLOCKING_KINDS = ("event_sync", "stream_sync", "device_sync")
+
 # First match wins. An unknown API that launches work is `other` here and loses nothing by it: ops
 # find their call by correlation, never by its kind.
 _KINDS = tuple(

@@ -13,6 +13,7 @@ class Unit(StrEnum):
     SHARE = "0 to 1"
     RATIO = "ratio"
     BYTES = "bytes"
+    RATE = "GB/s"
     COUNT = "count"
     ADDRESS = "address"
     ID = "id"
@@ -54,6 +55,8 @@ def format_number(value: float | str | None, unit: Unit) -> str:
             return "<0.1 %" if 0 < value < 0.0005 else f"{100 * value:.1f} %"
         case Unit.RATIO:
             return f"{value:.3f}×"
+        case Unit.RATE:
+            return f"{_three_digits(value)} GB/s"
         case Unit.COUNT:
             return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
         case Unit.ADDRESS:

@@ -136,6 +136,15 @@ def test_reserved_handles_mean_the_null_stream_or_nothing_known(tmp_path):
     assert handles_by_call(read(file.save())) == [0, 0, None, None, 0]
 
 
+def test_where_a_handle_will_be_put_is_not_the_handle(tmp_path):
+    file = small_file(tmp_path / "a.db")
+    file.call("hipLaunchKernel", 1, 10, 20, stream="0xaa")
+    file.dispatch("k", 1, 30, 40, stream=3)
+    file.call("hipStreamCreate", 2, 50, 60, stream=["0xaa"])
+
+    assert handles_by_call(read(file.save())) == [3, None]
+
+
 def test_a_graph_launch_is_on_the_stream_it_names_not_on_those_of_its_kernels(tmp_path):
     file = small_file(tmp_path / "a.db")
     file.call("hipLaunchKernel", 1, 10, 20, stream="0xaa")

@@ -3,13 +3,12 @@
 import polars as pl
 
 from tracekit.analyses import Analysis
+from tracekit.api_calls import BLOCKING_KINDS
 from tracekit.intervals import overlapping_host
 from tracekit.tables import Column, Table, enum_column, id_column, name_column
 from tracekit.tables.activity import CALL_KINDS
 from tracekit.tables.notes import Note, Severity
 from tracekit.units import Unit
-
-BLOCKING_KINDS = ("event_sync", "stream_sync", "device_sync")
 
 CALLS = Table(
     "calls",

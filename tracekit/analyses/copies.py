@@ -27,6 +27,7 @@ COPIES = Table(
             "gigabytes_per_s",
             pl.Float64(),
             "Bytes ÷ device time of the requests with both, 10⁹ bytes to the GB; null without.",
+            Unit.RATE,
         ),
         Column("call_total_ns", pl.Int64(), "Summed length of the calls.", Unit.DURATION),
         Column("call_median_ns", pl.Float64(), "Median length of the calls.", Unit.DURATION),

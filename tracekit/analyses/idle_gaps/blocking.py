@@ -8,7 +8,7 @@ it, since a call that does not wait returns in a few microseconds.
 
 import polars as pl
 
-SYNC_KINDS = ("event_sync", "stream_sync", "device_sync", "copy")
+from tracekit.api_calls import BLOCKING_KINDS
 
 # A synchronise call that finds its work done returned in 1 to 33 µs under a profiler (one NVIDIA
 # H200, torch 2.11); one that waits for a forward pass takes hundreds.
@@ -34,7 +34,7 @@ def blocking_calls(
     Returns:
         `call_id, process_id, thread_id, name, kind, start_ns, end_ns, released_ns`, by end.
     """
-    candidates = calls.filter(pl.col("kind").is_in(SYNC_KINDS))
+    candidates = calls.filter(pl.col("kind").is_in([*BLOCKING_KINDS, "copy"]))
     kinds = candidates.partition_by("kind", as_dict=True)
     ends = _ends_by_submission(submitted)
     columns = ["call_id", "process_id", "thread_id", "name", "kind", "start_ns", "end_ns"]

@@ -4,6 +4,7 @@ Plain subprocesses rather than `multiprocessing`, which imports the caller's `__
 runs an unguarded script twice and reloads a whole command line.
 """
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -35,13 +36,16 @@ def decoded(chunks: Iterable[Chunk], lanes: int) -> Iterator[tuple[Chunk, Decode
         chunks: Events of one file, cut at event boundaries.
         lanes: Worker processes; 0 decodes here.
     """
-    if lanes == 0:
-        yield from ((chunk, decode(chunk)) for chunk in chunks)
-        return
-    workers = [_Worker() for _ in range(lanes)]
-    pool = ThreadPoolExecutor(lanes)
+    workers: list[_Worker] = []
+    pool = ThreadPoolExecutor(max(lanes, 1))
     try:
-        yield from _in_order(chunks, pool, workers)
+        with contextlib.suppress(OSError):  # a machine out of processes: fewer lanes, or none
+            while len(workers) < lanes:
+                workers.append(_Worker())
+        if workers:
+            yield from _in_order(chunks, pool, workers)
+        else:
+            yield from ((chunk, decode(chunk)) for chunk in chunks)
     finally:
         # Workers first: the pool's threads wait for their answers.
         for worker in workers:
