@@ -1,76 +1,14 @@
-"""The Kineto reader on small hand-written files: one rule each."""
+"""Device work and host calls of Kineto files, joined by correlation, and what is noted."""
 
-import gzip
-import json
+from functools import partial
 
-import polars as pl
 import pytest
-
-from tracekit.formats import identify, silent
-from tracekit.formats.kineto import FORMAT
-
-ROCM = {"schemaVersion": 1, "roctracer_version": 4.1, "baseTimeNanoseconds": 10**18}
-CUDA = {"schemaVersion": 1, "cupti_version": 18, "baseTimeNanoseconds": 10**18}
-
-
-def event(category, name, ts, dur, pid=100, tid=100, **arguments):
-    row = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur}
-    return {**row, "args": arguments}
-
-
-def call(name, ts, dur, correlation, category="cuda_runtime", **arguments):
-    return event(category, name, ts, dur, correlation=correlation, **arguments)
-
-
-def kernel(name, ts, dur, correlation, stream=7, device=0, category="kernel", **arguments):
-    return event(
-        category,
-        name,
-        ts,
-        dur,
-        device,
-        stream,
-        device=device,
-        stream=stream,
-        correlation=correlation,
-        **arguments,
-    )
-
-
-def cuda_sync(kind, ts, dur, correlation, stream, **arguments):
-    return event(
-        "cuda_sync",
-        kind,
-        ts,
-        dur,
-        0,
-        stream,
-        cuda_sync_kind=kind,
-        stream=stream,
-        correlation=correlation,
-        device=0,
-        **arguments,
-    )
+from kineto_events import CUDA, ROCM, call, codes, cuda_sync, event, kernel, read_events, rows
 
 
 @pytest.fixture
 def read(tmp_path):
-    """Write events as a Kineto file and read it."""
-
-    def written_and_read(*events, **metadata):
-        path = tmp_path / "trace.json"
-        path.write_text(json.dumps({**metadata, "traceEvents": events}))
-        return FORMAT.read(path, silent)
-
-    return written_and_read
-
-
-def codes(trace):
-    return {note.code: note.count for note in trace.notes}
-
-
-def rows(trace, table, *columns):
-    return trace.table(table).select(*columns).rows()
+    return partial(read_events, tmp_path)
 
 
 def test_an_op_belongs_to_the_call_with_its_correlation_whatever_the_call_is_named(read):
@@ -144,224 +82,6 @@ def test_categories_of_2021_are_read_too(read):
     assert rows(trace, "ranges", "kind", "text") == [("operator", "aten::add")]
 
 
-def test_times_are_the_base_plus_exact_nanoseconds(read):
-    trace = read(
-        kernel("a", 3520313156560.137, 2.825, 1),
-        kernel("b", 3520313156570, 1, 2),
-        **{**CUDA, "baseTimeNanoseconds": 1767189312000000000},
-    )
-    assert rows(trace, "ops", "start_ns", "end_ns") == [
-        (1770709625156560137, 1770709625156562962),
-        (1770709625156570000, 1770709625156571000),
-    ]
-
-
-def test_times_without_a_base_that_are_no_epoch_times_are_noted(read):
-    assert "kineto.base-time-missing" in codes(read(kernel("k", 5.5, 1, 1)))
-    assert "kineto.base-time-missing" not in codes(read(kernel("k", 1695835542514261, 1, 1)))
-
-
-def test_on_rocm_stream_is_the_hardware_queue_and_waits_are_unknown(read):
-    trace = read(
-        call("hipStreamWaitEvent", 1, 1, 1), kernel("k", 3, 1, 2, stream=4, device=2), **ROCM
-    )
-    assert rows(trace, "queues", "handle", "name") == [(4, "queue 4")]
-    assert trace.table("streams").is_empty()
-    assert rows(trace, "ops", "queue_id", "stream_id") == [(0, None)]
-    noted = codes(trace)
-    assert noted["kineto.stream-is-queue"] == 1
-    assert noted["kineto.waits-unknown"] == 1
-
-
-def test_with_hsa_queue_stream_and_queue_are_both_known(read):
-    trace = read(
-        kernel("a", 1, 2, 1, stream=1, hsa_queue=5),
-        kernel("b", 4, 2, 2, stream=2, hsa_queue=5),
-        **ROCM,
-    )
-    assert rows(trace, "ops", "stream_id", "queue_id") == [(0, 0), (1, 0)]
-    expected = [(0, 0, 10**18 + 1000, 10**18 + 3000, 1), (1, 0, 10**18 + 4000, 10**18 + 6000, 1)]
-    assert trace.table("stream_queues").rows() == expected
-    assert "kineto.stream-is-queue" not in codes(trace)
-
-
-def test_a_wait_is_pending_from_the_waiting_streams_last_op_to_the_recorded_ops_end(read):
-    trace = read(
-        call("cudaLaunchKernel", 0, 1, 1),
-        call("cudaLaunchKernel", 1, 1, 2),
-        call("cudaEventRecord", 2, 1, 3),
-        call("cudaLaunchKernel", 3, 1, 4),
-        call("cudaStreamWaitEvent", 4, 1, 5),
-        call("cudaLaunchKernel", 6, 1, 6),
-        kernel("recorded", 10, 90, 1, stream=20),
-        kernel("before the wait", 10, 30, 2, stream=24),
-        kernel("after the record", 100, 900, 4, stream=20),
-        kernel("after the wait", 100, 5, 6, stream=24),
-        cuda_sync(
-            "Stream Wait Event",
-            4,
-            0,
-            5,
-            24,
-            wait_on_stream=20,
-            wait_on_cuda_event_record_corr_id=3,
-            wait_on_cuda_event_id=19,
-        ),
-        **CUDA,
-    )
-    (wait,) = trace.table("waits").rows(named=True)
-    handles = dict(rows(trace, "streams", "stream_id", "handle"))
-    names = dict(rows(trace, "calls", "call_id", "name"))
-    assert handles[wait["waiting_stream_id"]] == 24
-    assert handles[wait["recording_stream_id"]] == 20
-    assert names[wait["wait_call_id"]] == "cudaStreamWaitEvent"
-    assert names[wait["record_call_id"]] == "cudaEventRecord"
-    assert wait["pending_start_ns"] == 10**18 + 40_000
-    assert wait["pending_end_ns"] == 10**18 + 100_000
-    assert wait["evidence"] == "recorded"
-    known = trace.table("calls").filter(pl.col("event_key") == 19)
-    assert known.select("name", "stream_id").rows() == [
-        ("cudaEventRecord", wait["recording_stream_id"]),
-        ("cudaStreamWaitEvent", wait["waiting_stream_id"]),
-    ]
-    assert "kineto.waits-not-collected" not in codes(trace)
-
-
-def test_a_wait_whose_record_call_is_unknown_has_no_end(read):
-    trace = read(
-        call("cudaStreamWaitEvent", 4, 1, 5),
-        kernel("k", 1, 1, 2, stream=20),
-        cuda_sync(
-            "Stream Wait Event",
-            4,
-            0,
-            5,
-            24,
-            wait_on_stream=-1,
-            wait_on_cuda_event_record_corr_id=-1,
-            wait_on_cuda_event_id=19,
-        ),
-        **CUDA,
-    )
-    columns = ("recording_stream_id", "record_call_id", "pending_start_ns", "pending_end_ns")
-    assert rows(trace, "waits", *columns) == [(None, None, 10**18 + 5000, None)]
-
-
-def test_a_wait_for_work_done_long_ago_has_no_length(read):
-    trace = read(
-        call("cudaLaunchKernel", 0, 1, 1),
-        call("cudaEventRecord", 2, 1, 3),
-        call("cudaStreamWaitEvent", 50, 1, 5),
-        kernel("k", 3, 1, 1, stream=20),
-        cuda_sync(
-            "Stream Wait Event",
-            50,
-            0,
-            5,
-            24,
-            wait_on_stream=20,
-            wait_on_cuda_event_record_corr_id=3,
-            wait_on_cuda_event_id=19,
-        ),
-        **CUDA,
-    )
-    expected = [(10**18 + 51_000, 10**18 + 51_000)]
-    assert rows(trace, "waits", "pending_start_ns", "pending_end_ns") == expected
-
-
-def test_a_stream_sync_call_gets_its_stream_and_minus_one_is_no_stream(read):
-    trace = read(
-        call("cudaStreamSynchronize", 1, 5, 1),
-        call("cudaDeviceSynchronize", 7, 5, 2),
-        cuda_sync("Stream Sync", 1, 5, 1, 7),
-        cuda_sync("Context Sync", 7, 5, 2, 4294967295),
-        **CUDA,
-    )
-    assert rows(trace, "streams", "handle") == [(7,)]
-    assert rows(trace, "calls", "stream_id") == [(0,), (None,)]
-    assert trace.table("waits").is_empty()
-
-
-def test_a_copy_call_carries_its_arguments_and_its_op(read):
-    trace = read(
-        call("hipMemcpyWithStream", 1, 50, 5, src="0x7e11aac0", dst="0x10", bytes="616", kind="1"),
-        kernel("Memcpy HtoD (Host -> Device)", 9, 6, 5, 0, category="gpu_memcpy", kind="HtoD"),
-        **ROCM,
-    )
-    (copy,) = trace.table("copies").rows(named=True)
-    assert copy == {
-        "call_id": 0,
-        "op_id": 0,
-        "process_id": 0,
-        "dst_address": 0x10,
-        "src_address": 0x7E11AAC0,
-        "copied_bytes": 616,
-        "direction": "host-to-device",
-        "is_blocking": True,
-        "is_pinned": None,
-        "stream_id": None,
-    }
-
-
-def test_a_copys_direction_is_the_one_asked_for_and_else_the_ops(read):
-    trace = read(
-        call("hipMemcpyAsync", 1, 1, 1, bytes="8", kind="1"),
-        call("hipMemcpyAsync", 2, 1, 2, bytes="8", kind="4"),
-        kernel("Memcpy DtoD (Device -> Device)", 5, 1, 1, category="gpu_memcpy", kind="DtoD"),
-        kernel("Memcpy DtoH (Device -> Host)", 6, 1, 2, category="gpu_memcpy", kind="DtoH"),
-        **ROCM,
-    )
-    assert rows(trace, "copies", "direction") == [("host-to-device",), ("device-to-host",)]
-
-
-def test_copies_without_call_or_without_op_have_a_row_each(read):
-    trace = read(
-        call("cudaMemcpyAsync", 1, 1, 1),
-        kernel("Memcpy DtoH (Device -> Pinned)", 5, 1, 9, category="gpu_memcpy", bytes=64),
-        kernel("Memcpy PtoP (Device -> Device)", 7, 1, 10, category="gpu_memcpy", bytes=32),
-        **CUDA,
-    )
-    columns = ("call_id", "op_id", "copied_bytes", "direction", "is_pinned", "is_blocking")
-    assert rows(trace, "copies", *columns) == [
-        (0, None, None, None, None, None),
-        (None, 0, 64, "device-to-host", True, None),
-        (None, 1, 32, "peer-to-peer", None, None),
-    ]
-
-
-def test_ranges_nest_by_thread_and_know_their_kind(read):
-    trace = read(
-        event("user_annotation", "step", 0, 100),
-        event("cpu_op", "aten::add", 10, 20),
-        event("cpu_op", "aten::add_", 12, 5),
-        event("cpu_op", "elsewhere", 12, 5, tid=101),
-        {"ph": "i", "cat": "user_annotation", "name": "mark", "pid": 100, "tid": 100, "ts": 50},
-        **CUDA,
-    )
-    assert rows(trace, "ranges", "text", "kind", "parent_id") == [
-        ("step", "marker", None),
-        ("aten::add", "operator", 0),
-        ("aten::add_", "operator", 1),
-        ("elsewhere", "operator", None),
-        ("mark", "marker", 0),
-    ]
-
-
-def test_python_frames_are_kept_only_around_calls_that_can_block(read):
-    trace = read(
-        event("python_function", "main.py(1): run", 0, 100),
-        event("python_function", "main.py(9): item", 10, 20),
-        event("python_function", "main.py(5): quick", 40, 20),
-        event("python_function", "main.py(7): another thread", 0, 100, tid=101),
-        call("hipMemcpyWithStream", 12, 9, 1),
-        call("hipLaunchKernel", 45, 5, 2),
-        **ROCM,
-    )
-    expected = [("main.py(1): run", None), ("main.py(9): item", 0)]
-    assert rows(trace, "ranges", "text", "parent_id") == expected
-    assert codes(trace)["kineto.frames-dropped"] == 2
-
-
 def test_ops_without_a_call_are_split_by_why(read):
     trace = read(
         call("hipLaunchKernel", 10, 1, 50),
@@ -423,64 +143,19 @@ def test_without_device_work_the_tables_are_empty_and_it_is_said(read):
     assert codes(trace)["kineto.no-ops"] == 1
 
 
-def test_what_was_collected_follows_from_what_is_there(read):
-    trace = read(call("hipLaunchKernel", 1, 1, 1), kernel("k", 3, 1, 1), **ROCM)
-    assert rows(trace, "processes", "pid", "rank", "collected") == [(100, None, ["ops", "calls"])]
-
-
-def test_device_numbers_of_roctracer_do_not_index_the_properties(read):
-    properties = [{"id": i, "name": f"AMD Instinct {i}"} for i in range(8)]
-    trace = read(kernel("k", 1, 1, 1, device=2), **ROCM, deviceProperties=properties)
-    assert rows(trace, "devices", "index", "name") == [(2, None)]
-    same = [{"id": i, "name": "AMD Instinct MI300X"} for i in range(8)]
-    trace = read(kernel("k", 1, 1, 1, device=9), **ROCM, deviceProperties=same)
-    assert rows(trace, "devices", "index", "name") == [(9, "AMD Instinct MI300X")]
-    assert rows(trace, "process_devices", "local_index") == [(None,)]
-
-
-def test_device_numbers_of_cuda_do(read):
-    properties = [
-        {"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0},
-        {"id": 1, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0},
-    ]
-    trace = read(kernel("k", 1, 1, 1, device=1), **CUDA, deviceProperties=properties)
-    assert rows(trace, "devices", "index", "name", "arch") == [(1, "NVIDIA H100", "sm_90")]
-    assert rows(trace, "process_devices", "local_index") == [(1,)]
-
-
-def test_ranks_fused_into_one_file_stay_apart(read):
-    fused = [
-        kernel("k", 1, 5, 7, stream=4, device=2, kind="Dispatch Kernel", rank=rank, pid_raw=2)
-        for rank in (0, 1)
-    ]
-    trace = read(*fused)
-    assert rows(trace, "processes", "process_id", "rank") == [(0, 0), (1, 1)]
-    assert sorted(rows(trace, "ops", "process_id", "device_id", "queue_id")) == [
-        (0, 0, 0),
-        (1, 1, 1),
-    ]
-    assert "kineto.ops-overlap" not in codes(trace)
-
-
-def test_equal_correlations_of_two_processes_are_not_mixed_up(read):
+def test_the_order_of_ids_does_not_depend_on_hashing(read):
     trace = read(
-        event("cuda_runtime", "cudaLaunchKernel", 1, 1, 100, 100, correlation=1),
-        event("cuda_runtime", "cudaLaunchKernel", 1, 1, 200, 200, correlation=1),
-        event("cuda_runtime", "cudaLaunchKernel", 2, 1, 200, 200, correlation=2),
-        kernel("of either", 5, 1, 1, device=0),
-        kernel("of the second", 6, 1, 2, device=1),
-        kernel("on the second's device", 8, 1, 1, device=1),
-        **CUDA,
+        event("cpu_op", "first", 1, 5),
+        event("user_annotation", "second", 1, 5),
+        call("hipLaunchKernel", 1, 5, 1),
+        event("cuda_driver", "hipModuleLaunchKernel", 1, 5, correlation=2),
+        kernel("a", 9, 1, 1),
+        kernel("Memset (Device)", 9, 1, 2, category="gpu_memset"),
+        **ROCM,
     )
-    columns = ("name", "process_id", "call_id")
-    calls = trace.table("calls")
-    second = calls.filter(pl.col("process_id") == 1)["call_id"].to_list()
-    assert rows(trace, "ops", *columns) == [
-        ("of either", None, None),
-        ("of the second", 1, second[1]),
-        ("on the second's device", 1, second[0]),
-    ]
-    assert codes(trace)["kineto.process-unknown"] == 1
+    assert rows(trace, "ranges", "text") == [("first",), ("second",)]
+    assert rows(trace, "calls", "name") == [("hipModuleLaunchKernel",), ("hipLaunchKernel",)]
+    assert rows(trace, "ops", "kind") == [("fill",), ("kernel",)]
 
 
 def test_rows_at_the_edge_of_the_window_and_unused_categories_are_counted(read):
@@ -495,47 +170,3 @@ def test_rows_at_the_edge_of_the_window_and_unused_categories_are_counted(read):
     noted = codes(trace)
     assert noted["kineto.record-window-end"] == 1
     assert noted["kineto.events-not-used"] == 1
-
-
-def test_metadata_may_stand_before_or_after_the_events_or_be_absent(tmp_path):
-    events = json.dumps([kernel("k", 1.5, 1, 1)])
-    for name, text in (
-        ("before", f'{{"baseTimeNanoseconds": 5000, "traceEvents": {events}}}'),
-        ("after", f'{{"traceEvents": {events}, "baseTimeNanoseconds": 5000}}'),
-        ("bare", events),
-        (
-            "pretty",
-            json.dumps(
-                json.loads(f'{{"baseTimeNanoseconds": 5000, "traceEvents": {events}}}'), indent=4
-            ),
-        ),
-    ):
-        path = tmp_path / f"{name}.json"
-        path.write_text(text)
-        assert identify(path).name == "kineto"
-        base = 0 if name == "bare" else 5000
-        assert rows(FORMAT.read(path, silent), "ops", "start_ns") == [(base + 1500,)]
-
-
-def test_gzip_is_read_in_all_its_members(tmp_path):
-    text = json.dumps({"traceEvents": [kernel("k", 1, 1, 1)], **CUDA}).encode()
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(text[:90]) + gzip.compress(text[90:]))
-    trace = FORMAT.read(path, silent)
-    assert trace.table("ops").height == 1
-    assert "kineto.truncated" not in codes(trace)
-
-
-def test_progress_ends_at_the_size_of_the_file(tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"traceEvents": [kernel("k", 1, 1, 1)], **CUDA}))
-    seen = []
-    FORMAT.read(path, lambda done, total, what: seen.append((done, total, what)))
-    size = path.stat().st_size
-    assert seen[-1] == (size, size, "bytes")
-
-
-def test_secrets_in_metadata_reach_no_table_and_no_note(read):
-    trace = read(kernel("k", 1, 1, 1), env={"API_KEY": "hf_sekret"}, command="run --token sekret")
-    text = str([trace.table(name).rows() for name in trace.frames]) + str(trace.notes)
-    assert "sekret" not in text

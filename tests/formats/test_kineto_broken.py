@@ -154,9 +154,9 @@ def test_absurd_times_are_left_out_and_counted(read):
     text = (
         kernels("a", "b", "c")
         .replace('"ts": 10', '"ts": 9e300')
-        .replace('"ts": 20', f'"ts": {2**63}')
+        .replace('"ts": 20', '"ts": 9000000000000000')
     )
-    trace = read(HEAD + text + "]}")
+    trace = read(HEAD.replace('Nanoseconds": 0', f'Nanoseconds": {10**18}') + text + "]}")
     assert names(trace) == ["a"]
     assert codes(trace)["kineto.events-unreadable"] == 2
 

@@ -31,7 +31,7 @@ def calls_of(details: pl.DataFrame) -> pl.DataFrame:
     calls = (
         details.lazy()
         .filter(pl.col("section").is_in(HOST_CALLS))
-        .sort("start_ns", pl.col("end_ns").neg())
+        .sort("start_ns", pl.col("end_ns").neg(), maintain_order=True)
         .with_row_index("call_id")
         .with_columns(
             pl.col("call_id").cast(pl.Int64), pl.col("correlation").pipe(known_correlation)
@@ -55,7 +55,9 @@ def one_call_each(calls: pl.DataFrame) -> pl.DataFrame:
     return (
         calls.select(*KEY, "call_id", "section", "kind", "start_ns", "end_ns")
         .filter(pl.col("correlation").is_not_null())
-        .sort(pl.col("section") == "driver", "start_ns", pl.col("end_ns").neg())
+        .sort(
+            pl.col("section") == "driver", "start_ns", pl.col("end_ns").neg(), maintain_order=True
+        )
         .unique(KEY, keep="first", maintain_order=True)
     )
 
@@ -76,7 +78,7 @@ def ops_of(details: pl.DataFrame, behind: pl.DataFrame) -> pl.DataFrame:
     return (
         details.lazy()
         .filter(pl.col("section").is_in(DEVICE_WORK))
-        .sort("start_ns", "end_ns")
+        .sort("start_ns", "end_ns", maintain_order=True)
         .with_row_index("op_id")
         .rename({"kind": "copy_kind"})
         .with_columns(

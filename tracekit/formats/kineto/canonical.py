@@ -45,7 +45,7 @@ def trace_of(recording: Recording, format_name: str) -> Trace:
     synced = details.filter(pl.col("section").is_in(SYNCHRONISATION))
     calls = with_streams(calls, ops, synced)
     first = calls.group_by("process_id").agg(first_correlation=pl.col("correlation").min())
-    waits = waits_of(synced, behind, ops, first)
+    waits = waits_of(synced, behind, ops)
     host_ranges, dropped = ranges_of(ranges, calls)
     local_index = pl.lit(None) if platform.counts_nodes else pl.col("index")
     frames = {
@@ -73,7 +73,7 @@ def trace_of(recording: Recording, format_name: str) -> Trace:
             ),
             *notes.op_notes(ops, first, source),
             *notes.overlap_notes(ops, source),
-            *notes.frame_notes(dropped, source),
+            *notes.frame_notes(dropped + recording.counts["short_frames"], source),
         ],
         sources=[source],
         format_name=format_name,

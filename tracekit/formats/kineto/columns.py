@@ -5,13 +5,18 @@ Flow arrows and metadata rows are dropped: what they say, correlation numbers sa
 
 from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 import polars as pl
 
 from tracekit.formats.kineto.sections import HOST_RANGES, SECTIONS, section_of
-from tracekit.formats.kineto.times import nanoseconds
+from tracekit.formats.kineto.times import InexactTimesError, nanoseconds
+
+# Frames are most of a file, and most of them are shorter than any wait worth asking "who called
+# it?": a call that blocks this long is inside frames at least as long.
+SHORTEST_FRAME_US = 5
 
 _ABSENT = msgspec.Raw(b"null")
 _INSTANTS = frozenset("iI")
@@ -78,7 +83,7 @@ ARGUMENTS = pl.Schema(
 )
 DETAILED = pl.Schema({**TIMED, **ARGUMENTS})
 
-_ARGUMENTS = msgspec.json.Decoder(list[Arguments])
+_ARGUMENTS = msgspec.json.Decoder(list[Arguments | None])
 
 
 class Decoded(NamedTuple):
@@ -88,6 +93,7 @@ class Decoded(NamedTuple):
         ranges: Host ranges, columns of `TIMED`; `ts_ns` counts from the file's base time.
         details: Device work, host calls and synchronisation, columns of `DETAILED`.
         unread: Events of categories without a table, counted by category.
+        short_frames: Python frames left out because they are shorter than `SHORTEST_FRAME_US`.
         lost: Events that are not valid JSON.
         has_broken_tail: The last event is one of them.
     """
@@ -95,6 +101,7 @@ class Decoded(NamedTuple):
     ranges: pl.DataFrame
     details: pl.DataFrame
     unread: Counter[str]
+    short_frames: int = 0
     lost: int = 0
     has_broken_tail: bool = False
 
@@ -106,12 +113,19 @@ def columns_of(events: Sequence[Event]) -> Decoded:
         InexactTimesError: These are `Event`s and must be `ExactEvent`s.
     """
     ranges, details, timed = [TIMED.to_frame()], [DETAILED.to_frame()], set()
-    for category in {event.cat for event in events}:
+    spans = 0
+    for category in sorted({event.cat for event in events}, key=str):
         section = section_of(category or "")
         if section is None:
             continue
         timed.add(category)
+        if section == "frame":
+            frames = _timed(_long_frames(events, category), section)
+            ranges.append(frames.filter(pl.col("dur_ns") >= SHORTEST_FRAME_US * 1000))
+            spans += len(ranges[-1])
+            continue
         rows = [e for e in events if e.cat == category and e.ph == "X"]
+        spans += len(rows)
         if section == "marker":
             rows += [e for e in events if e.cat == category and e.ph in _INSTANTS]
         if section in HOST_RANGES:
@@ -120,7 +134,20 @@ def columns_of(events: Sequence[Event]) -> Decoded:
             details.append(_timed(rows, section).hstack(_arguments(rows)))
     rest = [e for e in events if e.ph != "X" or e.cat not in timed]
     unread = Counter(e.cat or e.name or f"phase {e.ph}" for e in rest if _is_unread(e))
-    return Decoded(pl.concat(ranges), pl.concat(details), unread)
+    short_frames = len(events) - len(rest) - spans
+    return Decoded(pl.concat(ranges), pl.concat(details), unread, short_frames)
+
+
+def _long_frames(events: Sequence[Event], category: str | None) -> list[Event]:
+    """Return a category's events that are not known to be short; a quick filter before columns."""
+    if isinstance(events[0], ExactEvent):
+        return [e for e in events if e.cat == category and e.ph == "X"]
+    try:
+        return [
+            e for e in events if e.cat == category and e.dur >= SHORTEST_FRAME_US and e.ph == "X"
+        ]
+    except TypeError as error:
+        raise InexactTimesError from error
 
 
 def _is_unread(event: Event) -> bool:
@@ -144,9 +171,15 @@ def _timed(events: Sequence[Event], section: str) -> pl.DataFrame:
 
 
 def _arguments(events: Sequence[Event]) -> list[pl.Series]:
-    objects = [e.args if bytes(memoryview(e.args)[:1]) == b"{" else b"{}" for e in events]
-    arguments = _ARGUMENTS.decode(b"[%b]" % b",".join(objects))
-    return [_values([getattr(a, n) for a in arguments], n, t) for n, t in ARGUMENTS.items()]
+    texts = [e.args for e in events]
+    try:
+        found = _ARGUMENTS.decode(b"[%b]" % b",".join(texts))
+    except msgspec.DecodeError:  # something other than an object among them
+        objects = [text if bytes(text).startswith(b"{") else b"null" for text in texts]
+        found = _ARGUMENTS.decode(b"[%b]" % b",".join(objects))
+    none = Arguments()
+    arguments = [one or none for one in found]
+    return [_values(list(map(attrgetter(n), arguments)), n, t) for n, t in ARGUMENTS.items()]
 
 
 def _values(values: Sequence[Any], name: str, dtype: pl.DataType) -> pl.Series:

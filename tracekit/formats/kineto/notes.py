@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import polars as pl
 
+from tracekit.formats.kineto.columns import SHORTEST_FRAME_US
 from tracekit.formats.kineto.identity import Platform
 from tracekit.formats.kineto.recording import Recording
 from tracekit.tables.notes import Note, Severity
@@ -208,7 +209,8 @@ def frame_notes(dropped: int, source: str) -> Iterator[Note]:
         yield Note(
             "kineto.frames-dropped",
             Severity.INFO,
-            "Python frames were kept only around host calls that can block",
+            "Python frames were kept only around host calls that can block, and only those of at "
+            f"least {SHORTEST_FRAME_US} µs",
             dropped,
             source,
         )

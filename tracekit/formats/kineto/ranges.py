@@ -8,17 +8,16 @@ _CAN_BLOCK = ("event_sync", "stream_sync", "device_sync", "copy")
 
 
 def ranges_of(ranges: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, int]:
-    """Return the `ranges` table and how many Python frames were left out.
+    """Return the `ranges` table and how many Python frames were left out of it.
 
-    Frames are most of a file, and what a reader asks them is who called the blocking call; so
-    those that hold one are kept.
+    What a reader asks the frames is who called the blocking call, so those that hold one are kept.
     """
     is_frame = pl.col("section") == "frame"
     frames = ranges.filter(is_frame)
     kept = _holding(frames, calls.filter(pl.col("kind").is_in(_CAN_BLOCK)))
     rows = (
         pl.concat([ranges.filter(~is_frame), kept])
-        .sort("start_ns", pl.col("end_ns").neg())
+        .sort("start_ns", pl.col("end_ns").neg(), maintain_order=True)
         .with_row_index("range_id")
         .select(
             pl.col("range_id").cast(pl.Int64),

@@ -29,7 +29,8 @@ class Recording:
         ranges: Host ranges: section, name, pid, tid, start_ns, end_ns.
         details: Device work, host calls and synchronisation: the same and the arguments.
         unread: Events of categories without a table, counted by category.
-        counts: What was lost or changed: `lost`, `partial`, `untimed`, `negative` events.
+        counts: What was lost or changed: `lost`, `partial`, `untimed`, `negative` events,
+            `short_frames`.
         has_end: The file ends as JSON ends.
         base_ns: What the file's times count from; null in old files, whose times are epoch times.
     """
@@ -86,9 +87,10 @@ def _gathered(
         previous = chunk
         parts.append(part)
     unread: Counter[str] = Counter()
-    counts = Counter(lost=sum(part.lost for part in parts))
+    counts: Counter[str] = Counter()
     for part in parts:
         unread += part.unread
+        counts.update(lost=part.lost, short_frames=part.short_frames)
     return parts, unread, counts
 
 

@@ -95,7 +95,9 @@ def _with_graph_launches(capture: Capture, events: Events, ops: pl.DataFrame) ->
 def _with_evident(processes: pl.DataFrame, frames: dict[str, pl.DataFrame]) -> pl.DataFrame:
     """Add to the kinds switched on those of which there are rows: counters bring dispatches too."""
     rows = {name: frames[name].height for name in ("ops", "calls", "ranges")}
-    rows["copies"] = int((frames["ops"]["queue_id"].is_null() & (frames["ops"]["kind"] == "copy")).sum())
+    # Blit kernels have a queue: only rows of a copy engine show that copies were traced.
+    engine_copies = frames["ops"].filter(pl.col("queue_id").is_null(), pl.col("kind") == "copy")
+    rows["copies"] = engine_copies.height
     rows["waits"] = int((frames["waits"]["evidence"] == "recorded").sum())
     rows["graphs"] = frames["ops"]["graph_exec_id"].count()
     evident = [kind for kind, count in rows.items() if count]
