@@ -58,7 +58,7 @@ class Trace:
         """
         if name not in self._loaded:
             try:
-                self._loaded[name] = self.scan(name).collect()
+                self._loaded[name] = TABLES[name].ordered(self.scan(name).collect())
             except (pl.exceptions.PolarsError, OSError) as error:
                 where = ", ".join(self.sources)
                 raise UnreadableTrace(

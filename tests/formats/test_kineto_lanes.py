@@ -41,7 +41,7 @@ def children():
     return text.split()
 
 
-def test_several_lanes_read_what_one_reads(large, monkeypatch):
+def test_two_processes_read_what_one_reads(large, monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     on_two = FORMAT.read(large, silent)
     monkeypatch.setattr(os, "cpu_count", lambda: 1)

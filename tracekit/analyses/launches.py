@@ -6,6 +6,7 @@ from tracekit.analyses import Analysis
 from tracekit.intervals import covered_ns, overlapping_host, union
 from tracekit.tables import Column, Table, enum_column, id_column, name_column
 from tracekit.tables.notes import Note, Severity
+from tracekit.tables.rows import rows_of
 from tracekit.units import Unit
 
 LAUNCH_KINDS = ("launch", "graph_launch")
@@ -66,7 +67,7 @@ def launches(ops: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> p
     Returns:
         `LAUNCHES`, by process; most launches first, equal ones by name, ops without call last.
         `before-window` means that the op's correlation id is below the process's lowest recorded
-        one, so that its launch came before recording began (peers.md §5.5).
+        one, so that its launch came before recording began.
 
     Cannot tell what a launch waited for: earlier work of its stream, a dependency, or the path from
     host to device. Only where the device was idle is the wait latency.
@@ -98,17 +99,10 @@ def launches(ops: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> p
 
 def _launched(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return a row per launch: process, name, `ops`, `call_ns`, `queued_ns`, `device_idle`."""
-    first = (
-        work.lazy()
-        .filter(pl.col("call_id").is_not_null())
-        .select("call_id", "device_id", op_start="start_ns")
-        .sort("op_start")
-        .group_by("call_id")
-        .agg(pl.col("device_id").first(), pl.col("op_start").first(), ops=pl.len())
-        .collect()
-    )
+    first = _first_ops(work)
     mine = calls.select("call_id", "process_id", "name", "kind", "start_ns", "end_ns")
-    with_ops = _starting_inside(first.join(mine, on="call_id"), windows, "op_start")
+    own = first.hstack(rows_of(first["call_id"], mine.drop("kind"), "call_id"))
+    with_ops = _starting_inside(own.drop_nulls("start_ns"), windows, "op_start")
     return pl.concat(
         [
             with_ops.select(
@@ -125,9 +119,20 @@ def _launched(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) ->
     )
 
 
+def _first_ops(work: pl.DataFrame) -> pl.DataFrame:
+    """Return `call_id, device_id, op_start, ops`: each call's first op, and how many it has."""
+    named = work.select("call_id", "device_id", op_start="start_ns").drop_nulls("call_id")
+    is_first = named["call_id"].is_first_distinct()
+    first = named.filter(is_first)
+    # Most calls have one op; only of graph launches are there more to count.
+    more = named.filter(~is_first).group_by("call_id").agg(more=pl.len()).sort("call_id")
+    count = rows_of(first["call_id"], more, "call_id")["more"].fill_null(0) + 1
+    return first.with_columns(ops=count)
+
+
 def _opless(mine: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     launching = mine.filter(pl.col("kind").is_in(LAUNCH_KINDS))
-    without = launching.join(first.select("call_id"), on="call_id", how="anti")
+    without = launching.filter(~pl.col("call_id").is_in(first["call_id"].implode()))
     return overlapping_host(without, windows).select(
         "process_id",
         "name",

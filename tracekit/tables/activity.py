@@ -73,6 +73,7 @@ OPS = Table(
         Column("graph_exec_id", pl.Int64(), "The executable graph, where the format names it."),
         Column("graph_node", pl.Int64(), "The node within the graph, where the format names it."),
     ),
+    sorted_by="start_ns",
 )
 
 CALLS = Table(
@@ -91,6 +92,7 @@ CALLS = Table(
         Column("event_key", pl.Int64(), "Handle of the event it names; handles are recycled."),
         Column("graph_exec_key", pl.Int64(), "Handle of the executable graph it launches."),
     ),
+    sorted_by="call_id",
 )
 
 COPIES = Table(

@@ -95,7 +95,7 @@ def _summed(pieces: pl.DataFrame) -> pl.DataFrame:
         pieces.with_columns(length_ns=length)
         .group_by("device_id", "cause", "part", "owner_call_id", "range")
         .agg(
-            gaps=pl.col("gap_id").n_unique().cast(pl.Int64),
+            gaps=pl.col("op_id").n_unique().cast(pl.Int64),
             idle_ns=pl.col("length_ns").sum(),
             longest_ns=pl.col("length_ns").max(),
             longest_start_ns=pl.col("start_ns").get(pl.col("length_ns").arg_max()),

@@ -8,7 +8,10 @@ it, since a call that does not wait returns in a few microseconds.
 
 import polars as pl
 
+from tracekit.analyses.idle_gaps.gaps import ends_gap
 from tracekit.api_calls import BLOCKING_KINDS
+from tracekit.intervals.matching import nearest
+from tracekit.tables.rows import rows_of
 
 # A synchronise call that finds its work done returned in 1 to 33 µs under a profiler (one NVIDIA
 # H200, torch 2.11); one that waits for a forward pass takes hundreds.
@@ -99,73 +102,42 @@ def _latest_end(
 ) -> pl.DataFrame:
     """Return `frame` with `released_ns`: the last end of all that was submitted by `moment`."""
     group = ["process_id", *by]
-    latest = ends.lazy().select(*group, "at", released_ns=pl.col("end_ns").cum_max().over(group))
-    return (
-        frame.lazy()
-        .sort(moment)
-        .join_asof(
-            latest,
-            left_on=moment,
-            right_on="at",
-            by=group,
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .collect()
-    )
+    latest = ends.select(*group, "at", released_ns=pl.col("end_ns").cum_max().over(group))
+    return nearest(frame.sort(moment), latest, left_on=moment, right_on="at", by=group)
 
 
 def _recorded_work(events: pl.DataFrame, calls: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
     """An event sync waits for what its stream had been given when the event was last recorded."""
     records = (
-        calls.lazy()
-        .filter(pl.col("kind") == "event_record")
+        calls.filter(pl.col("kind") == "event_record")
         .drop_nulls(["event_key", "stream_id"])
         .select("process_id", "event_key", "stream_id", recorded_ns="start_ns")
         .sort("recorded_ns")
     )
-    paired = (
-        events.lazy()
-        .drop("stream_id")
-        .sort("start_ns")
-        .join_asof(
-            records,
-            left_on="start_ns",
-            right_on="recorded_ns",
-            by=["process_id", "event_key"],
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .drop_nulls("recorded_ns")
-        .collect()
+    paired = nearest(
+        events.drop("stream_id").sort("start_ns"),
+        records,
+        left_on="start_ns",
+        right_on="recorded_ns",
+        by=["process_id", "event_key"],
     )
-    return _latest_end(paired, "recorded_ns", ends, ["stream_id"])
+    return _latest_end(paired.drop_nulls("recorded_ns"), "recorded_ns", ends, ["stream_id"])
 
 
 def _ended_during(syncs: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
     """Return the long calls with the last op end before they returned."""
     lasting = syncs.filter(pl.col("end_ns") - pl.col("start_ns") >= MIN_UNNAMED_WAIT_NS)
-    ends = submitted.lazy().select("process_id", released_ns="end_ns").sort("released_ns")
-    return (
-        lasting.lazy()
-        .sort("end_ns")
-        .join_asof(
-            ends if lasting.height else ends.head(0),
-            left_on="end_ns",
-            right_on="released_ns",
-            by="process_id",
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .collect()
+    some = submitted if lasting.height else submitted.clear()
+    ends = some.select("process_id", released_ns="end_ns").sort("released_ns")
+    return nearest(
+        lasting.sort("end_ns"), ends, left_on="end_ns", right_on="released_ns", by=["process_id"]
     )
 
 
-def with_owner(gaps: pl.DataFrame, blockers: pl.DataFrame, last_lead: pl.DataFrame) -> pl.DataFrame:
-    """Return the gaps with the blocking call that owns each, or null.
+def gap_owners(
+    submitted: pl.DataFrame, calls: pl.DataFrame, blockers: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the blocking call that owns the gap before an op, for the gaps that have one.
 
     The walk back: on the thread that issued the op after the gap, the last call that device work
     released. It owns the gap unless the host has, since that call returned, submitted anything
@@ -173,70 +145,56 @@ def with_owner(gaps: pl.DataFrame, blockers: pl.DataFrame, last_lead: pl.DataFra
     another reason.
 
     Args:
-        gaps: `gaps.device_gaps`.
+        submitted: `gaps.submitted_ops`.
+        calls: The `calls` table, for the threads.
         blockers: `blocking_calls`.
-        last_lead: `last_lead` of the submitted ops.
 
     Returns:
-        `gaps` with `owner_call_id`, `owner_end_ns` and `released_ns`. What they mean for a gap
-        whose next op was submitted in time is nothing.
+        `op_id, owner_call_id, owner_end_ns, released_ns`, by `op_id`; only gaps whose op had not
+        been submitted when they began.
     """
-    found = (
-        gaps.lazy()
-        .sort("call_start_ns")
-        .join_asof(
-            _owners(blockers),
-            left_on="call_start_ns",
-            right_on="owner_end_ns",
-            by=["process_id", "thread_id"],
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .join_asof(
-            last_lead.lazy(),
-            left_on="call_start_ns",
-            right_on="returned_ns",
-            by=["process_id", "device_id"],
-            strategy="backward",
-            coalesce=False,
-            check_sortedness=False,
-        )
-        .collect()
+    behind = ends_gap() & ~pl.col("is_within_graph") & (pl.col("call_end_ns") > pl.col("free_ns"))
+    some = submitted if blockers.height else submitted.clear()
+    asked = some.filter(behind).select(
+        "op_id", "process_id", "device_id", "call_id", "call_start_ns"
+    )
+    threads = calls.select("call_id", "thread_id")
+    asked = asked.hstack(rows_of(asked["call_id"], threads, "call_id")).drop("call_id")
+    owners = blockers.select(
+        "process_id", "thread_id", "released_ns", owner_call_id="call_id", owner_end_ns="end_ns"
+    )
+    found = nearest(
+        asked.sort("call_start_ns"),
+        owners.sort("owner_end_ns"),
+        left_on="call_start_ns",
+        right_on="owner_end_ns",
+        by=["process_id", "thread_id"],
+    )
+    found = nearest(
+        found.drop_nulls("owner_call_id"),
+        _last_lead(submitted),
+        left_on="call_start_ns",
+        right_on="returned_ns",
+        by=["process_id", "device_id"],
     )
     caught_up = (pl.col("ahead_since_ns") >= pl.col("owner_end_ns")).fill_null(value=False)
-    names = ("owner_call_id", "owner_end_ns", "released_ns")
-    return found.with_columns(
-        pl.when(~caught_up).then(pl.col(name)).alias(name) for name in names
-    ).drop("ahead_since_ns", "returned_ns")
-
-
-def _owners(blockers: pl.DataFrame) -> pl.LazyFrame:
     return (
-        blockers.lazy()
-        .select(
-            "process_id",
-            "thread_id",
-            "released_ns",
-            owner_call_id="call_id",
-            owner_end_ns="end_ns",
-        )
-        .sort("owner_end_ns")
+        found.filter(~caught_up)
+        .select("op_id", "owner_call_id", "owner_end_ns", "released_ns")
+        .sort("op_id")
     )
 
 
-def last_lead(submitted: pl.DataFrame) -> pl.DataFrame:
-    """Return, whenever a call that got ahead returned, the latest start of such a call so far."""
+def _last_lead(submitted: pl.DataFrame) -> pl.DataFrame:
+    """Return, whenever a call that got ahead returned, the latest start of such a call so far.
+
+    Returns:
+        `process_id, device_id, returned_ns, ahead_since_ns`, by `returned_ns`.
+    """
+    group = ["process_id", "device_id"]
     return (
-        submitted.lazy()
-        .filter("is_ahead")
-        .select("process_id", "device_id", "call_start_ns", returned_ns="call_end_ns")
+        submitted.filter("is_ahead")
+        .select(*group, "call_start_ns", returned_ns="call_end_ns")
         .sort("returned_ns")
-        .select(
-            "process_id",
-            "device_id",
-            "returned_ns",
-            ahead_since_ns=pl.col("call_start_ns").cum_max().over("process_id", "device_id"),
-        )
-        .collect()
+        .select(*group, "returned_ns", ahead_since_ns=pl.col("call_start_ns").cum_max().over(group))
     )

@@ -2,6 +2,8 @@
 
 import polars as pl
 
+from tracekit.tables.rows import rows_of
+
 
 def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the ops that keep a device busy, with the call that submitted each.
@@ -12,22 +14,20 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         `op_id, process_id, device_id, stream_id, call_id, start_ns, end_ns`, ordered by start,
-        with `thread_id, call_start_ns, call_end_ns` (null where the call was not recorded),
-        `free_ns` (end of everything that started before on the device; null for its first op),
-        `is_ahead` (submitted while the device still had other work to run first, so the host was
-        ahead), `is_within_graph` (an earlier op of the same graph launch has started) and
+        with `call_start_ns, call_end_ns` (null where the call was not recorded), `free_ns` (end of
+        everything that started before on the device; null for its first op), `is_ahead` (submitted
+        while the device still had other work to run first, so the host was ahead),
+        `is_within_graph` (an earlier op of the same graph launch has started) and
         `is_queued_before` (its correlation is older than the first recorded call's). A hardware
         queue is not a serial lane, so `free_ns` is a running maximum, not the end of the row
         before.
     """
-    submission = calls.lazy().select(
-        "call_id", "thread_id", call_start_ns="start_ns", call_end_ns="end_ns"
-    )
-    first_recorded = calls.lazy().group_by("process_id").agg(first=pl.col("correlation_id").min())
-    ordered = (
-        ops.lazy()
-        .filter((pl.col("kind") != "barrier") & (pl.col("start_ns") < pl.col("end_ns")))
-        .join(first_recorded, on="process_id", how="left")
+    counts = (ops["kind"] != "barrier") & (ops["start_ns"] < ops["end_ns"])
+    work = ops if counts.all() else ops.filter(counts)
+    times = calls.select("call_id", call_start_ns="start_ns", call_end_ns="end_ns")
+    return (
+        work.hstack(rows_of(work["call_id"], times, "call_id"))
+        .with_columns(free_ns=pl.col("end_ns").cum_max().shift(1).over("device_id"))
         .select(
             "op_id",
             "process_id",
@@ -36,54 +36,55 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             "call_id",
             "start_ns",
             "end_ns",
-            "graph_launch_id",
-            is_queued_before=pl.col("correlation_id") < pl.col("first"),
+            "call_start_ns",
+            "call_end_ns",
+            "free_ns",
+            is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False),
+            is_within_graph=_is_within_graph(work),
+            is_queued_before=_is_queued_before(work, calls),
         )
-        .join(submission, on="call_id", how="left")
-        .sort("start_ns", "op_id")
-        .with_columns(free_ns=pl.col("end_ns").cum_max().shift(1).over("device_id"))
-        .with_columns(is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False))
-        .collect()
     )
-    launches = ordered.lazy().drop_nulls("graph_launch_id")
-    first = (
-        launches.unique(["device_id", "graph_launch_id"], keep="first", maintain_order=True)
-        .select("op_id")
-        .collect()
-    )
-    is_first = pl.col("op_id").is_in(first["op_id"].implode())
-    within = pl.col("graph_launch_id").is_not_null() & ~is_first
-    return ordered.with_columns(is_within_graph=within).drop("graph_launch_id")
+
+
+def _is_within_graph(work: pl.DataFrame) -> pl.Series:
+    launched = work.select("op_id", "device_id", "graph_launch_id").drop_nulls("graph_launch_id")
+    first = launched.unique(["device_id", "graph_launch_id"], keep="first", maintain_order=True)
+    return work["graph_launch_id"].is_not_null() & ~work["op_id"].is_in(first["op_id"].implode())
+
+
+def _is_queued_before(work: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+    recorded = calls.group_by("process_id").agg(pl.col("correlation_id").min())
+    first = dict(recorded.iter_rows())
+    lowest = pl.col("process_id").replace_strict(first, default=None, return_dtype=pl.Int64)
+    return work.select(pl.col("correlation_id") < lowest).to_series()
+
+
+def ends_gap() -> pl.Expr:
+    """Whether the device was idle right before an op of `submitted_ops`."""
+    return pl.col("start_ns") > pl.col("free_ns")
 
 
 def device_gaps(submitted: pl.DataFrame) -> pl.DataFrame:
     """Return one row per gap between ops of a device, with what ended it.
 
     Args:
-        submitted: `submitted_ops`.
+        submitted: Any rows of `submitted_ops`.
 
     Returns:
-        `gap_id, device_id, process_id, thread_id, start_ns, end_ns` and, of the op that ended the
-        gap, `op_id, call_id, call_start_ns, call_end_ns, is_within_graph, is_queued_before`.
+        `device_id, process_id, start_ns, end_ns` and, of the op that ended the gap, `op_id,
+        call_id, call_start_ns, call_end_ns, is_within_graph, is_queued_before`.
     """
-    return (
-        submitted.lazy()
-        .filter(pl.col("start_ns") > pl.col("free_ns"))
-        .select(
-            "device_id",
-            "process_id",
-            "thread_id",
-            "op_id",
-            "call_id",
-            "call_start_ns",
-            "call_end_ns",
-            "is_within_graph",
-            "is_queued_before",
-            pl.col("free_ns").alias("start_ns"),
-            pl.col("start_ns").alias("end_ns"),
-        )
-        .with_row_index("gap_id")
-        .collect()
+    return submitted.filter(ends_gap()).select(
+        "device_id",
+        "process_id",
+        "op_id",
+        "call_id",
+        "call_start_ns",
+        "call_end_ns",
+        "is_within_graph",
+        "is_queued_before",
+        pl.col("free_ns").alias("start_ns"),
+        pl.col("start_ns").alias("end_ns"),
     )
 
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from tracekit.analyses.idle_gaps.blocking import blocking_calls, last_lead, with_owner
+from tracekit.analyses.idle_gaps.blocking import blocking_calls, gap_owners
 from tracekit.analyses.idle_gaps.gaps import device_gaps, outside, submitted_ops
 from tracekit.analyses.idle_gaps.under import range_steps
 from tracekit.intervals import clip, intersect, subtract, union
+from tracekit.tables.rows import rows_of
 
 CAUSES = (
     "queue-wait",
@@ -25,7 +26,7 @@ PART = pl.Enum(PARTS)
 PIECE_SCHEMA = pl.Schema(
     {
         "device_id": pl.Int32(),
-        "gap_id": pl.UInt32(),
+        "op_id": pl.Int64(),
         "start_ns": pl.Int64(),
         "end_ns": pl.Int64(),
         "cause": CAUSE,
@@ -37,8 +38,8 @@ PIECE_SCHEMA = pl.Schema(
 _HOST_PARTS = ("exposed", "host", "launch")
 _THREAD = ["process_id", "thread_id"]
 
-# Gaps are cut this many at a time, so that memory is bounded however many there are.
-_GAPS_AT_ONCE = 500_000
+# Ops are looked at this many at a time, so that memory is bounded however many gaps there are.
+_OPS_AT_ONCE = 1_000_000
 
 
 def idle_pieces(
@@ -52,30 +53,31 @@ def idle_pieces(
     """Yield the idle time of each device, every nanosecond in exactly one row.
 
     Yields:
-        Frames of `PIECE_SCHEMA`, disjoint per device, each of whole gaps. `gap_id` numbers the gap
-        (null at the edges of a window), `part` is the stage within the cause, `owner_call_id` the
-        blocking call behind a `host-blocked` piece, `range` what the host was doing. The lengths
-        add up to window − busy.
+        Frames of `PIECE_SCHEMA`, disjoint per device, each of whole gaps. `op_id` is the op that
+        ended the gap (null at the edges of a window), `part` the stage within the cause,
+        `owner_call_id` the blocking call behind a `host-blocked` piece, `range` what the host was
+        doing. The lengths add up to window − busy.
     """
     known = windows.filter(pl.col("device_id").is_not_null())
     submitted = submitted_ops(ops, calls)
-    edges = outside(submitted, known)
     awaited = _awaited(submitted, calls, waits)
     blockers = blocking_calls(calls, copies, submitted)
-    leads = last_lead(submitted)
-    gaps = device_gaps(submitted)
-    del submitted  # the largest frame, and the gaps hold all that is needed from here on
-    gaps = with_owner(gaps, blockers, leads)
-    del leads
+    owners = gap_owners(submitted, calls, blockers)
+    threads = calls.select("call_id", "thread_id")
     steps = range_steps(ranges)
-    yield _conform([edges.with_columns(cause=pl.lit("edge", CAUSE))])
-    for some in gaps.iter_slices(_GAPS_AT_ONCE):
+    yield _conform([outside(submitted, known).with_columns(cause=pl.lit("edge", CAUSE))])
+    for some in submitted.iter_slices(_OPS_AT_ONCE):
+        gaps = device_gaps(some)
         has_call = pl.col("call_start_ns").is_not_null() & ~pl.col("is_within_graph")
         in_time = pl.col("call_end_ns") <= pl.col("start_ns")
+        behind = gaps.filter(has_call & ~in_time)
+        behind = behind.hstack(rows_of(behind["call_id"], threads, "call_id")).hstack(
+            rows_of(behind["op_id"], owners, "op_id")
+        )
         parts = [
-            _without_host(some.filter(~has_call)),
-            *_submitted_in_time(some.filter(has_call & in_time), awaited),
-            *_host_behind(some.filter(has_call & ~in_time), calls, ranges, steps),
+            _without_host(gaps.filter(~has_call)),
+            *_submitted_in_time(gaps.filter(has_call & in_time), awaited),
+            *_host_behind(behind, calls, ranges, steps),
         ]
         yield clip(_conform(parts), known, ["device_id"])
 
@@ -97,7 +99,7 @@ def _without_host(gaps: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("edge", CAUSE))
         .otherwise(pl.lit("unknown", CAUSE))
     )
-    return gaps.select("device_id", "gap_id", "start_ns", "end_ns", cause=cause)
+    return gaps.select("device_id", "op_id", "start_ns", "end_ns", cause=cause)
 
 
 def _submitted_in_time(gaps: pl.DataFrame, awaited: pl.DataFrame) -> list[pl.DataFrame]:
@@ -106,7 +108,7 @@ def _submitted_in_time(gaps: pl.DataFrame, awaited: pl.DataFrame) -> list[pl.Dat
     It was held if a wait stood before it in its stream and what the wait was for ended no earlier
     than everything else on the device. `pending` is the time until then, `hand-over` the rest.
     """
-    bare = gaps.select("device_id", "gap_id", "start_ns", "end_ns", "op_id")
+    bare = gaps.select("device_id", "op_id", "start_ns", "end_ns")
     held = bare.join(awaited, on="op_id", how="left")
     is_held = (pl.col("until_ns") >= pl.col("start_ns")).fill_null(value=False)
     late = held.filter(~is_held).with_columns(cause=pl.lit("launch-latency", CAUSE))
@@ -172,7 +174,7 @@ def _host_behind(
     on_host = pl.col("part").is_in(_HOST_PARTS)
     labelled = _by_range(pieces.filter(on_host), steps)
     starved = _starved_gaps(free, labelled, calls, ranges)
-    is_starved = (pl.col("part") == "host") & pl.col("gap_id").is_in(starved.implode())
+    is_starved = (pl.col("part") == "host") & pl.col("op_id").is_in(starved.implode())
     cause = pl.when(is_starved).then(pl.lit("starved", CAUSE)).otherwise("cause")
     return [pieces.filter(~on_host), labelled.with_columns(cause=cause)]
 
@@ -212,13 +214,13 @@ def _starved_gaps(
     """
     could_speak = late.join(ranges.select(_THREAD).unique(), on=_THREAD, how="semi")
     named = labelled.filter(pl.col("range").is_not_null() & (pl.col("part") == "host"))
-    quiet = could_speak.join(named, on="gap_id", how="anti")
+    quiet = could_speak.join(named, on="op_id", how="anti")
     if quiet.is_empty():
-        return quiet["gap_id"]
+        return quiet["op_id"]
     # The call that ends the gap does not count; any other of its thread that meets the gap does.
     before = calls.join(quiet, on="call_id", how="anti").select(*_THREAD, "start_ns", "end_ns")
-    host = quiet.select("gap_id", *_THREAD, "start_ns", end_ns="call_start_ns")
+    host = quiet.select("op_id", *_THREAD, "start_ns", end_ns="call_start_ns")
     active = intersect(
         host.filter(pl.col("start_ns") < pl.col("end_ns")), union(before, _THREAD), _THREAD
     )
-    return quiet.join(active, on="gap_id", how="anti")["gap_id"]
+    return quiet.join(active, on="op_id", how="anti")["op_id"]

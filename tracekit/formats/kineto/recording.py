@@ -13,8 +13,8 @@ from tracekit.formats.kineto import container, lanes
 from tracekit.formats.kineto.chunk import Chunk, decode, merged
 from tracekit.formats.kineto.columns import DETAILED, TIMED, Decoded
 
-# Below this a second core is idle before its worker has started.
-PARALLEL_BYTES = 96 << 20
+# Below this, one process is done before another has started.
+PARALLEL_BYTES = 64 << 20
 _USUAL_GZIP_RATIO = 14
 _LATEST_NS = 2**61  # sums of three stay in 64 bits
 
@@ -55,8 +55,10 @@ def recorded(path: Path, progress: Progress) -> Recording:
     around = container.Container()
     chunks = container.chunks(path, around, lambda done: progress(done, size, "bytes"))
     with path.open("rb") as file:
-        expected = size * (_USUAL_GZIP_RATIO if file.read(2) == b"\x1f\x8b" else 1)
-    parts, unread, counts = _gathered(chunks, lanes.lanes_for(expected, PARALLEL_BYTES))
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    expected_bytes = size * (_USUAL_GZIP_RATIO if is_gzip else 1)
+    workers = lanes.workers_for(expected_bytes, PARALLEL_BYTES, is_stream=is_gzip)
+    parts, unread, counts = _gathered(chunks, workers)
     counts["partial"] += around.has_partial_event
     base = around.metadata.get("baseTimeNanoseconds")
     base_ns = base if isinstance(base, int) else None
