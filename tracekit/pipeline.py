@@ -1,35 +1,24 @@
 """Chains the stages, trace → windows → analyses → report: no arithmetic beyond assembling."""
 
 import difflib
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import polars as pl
 
 from tracekit import intervals
-from tracekit.analyses import Analysis, analyses, tables_of
+from tracekit.analyses import Analysis, analyses, fingerprint, tables_of
 from tracekit.errors import BadInput
 from tracekit.findings import Finding, FindingSeverity
 from tracekit.formats import Progress, silent
 from tracekit.reports import DeviceSummary, Report, Section, labels
-from tracekit.tables.identity import WINDOWS
 from tracekit.tables.notes import Note, Severity
-from tracekit.trace import Trace
-from tracekit.units import Unit, format_number, format_time, parse_duration
+from tracekit.trace import StoredResult, StoredResults, Trace
+from tracekit.units import format_time
+from tracekit.windows import Window, extent, printable, windows_frame, work_of
 
 IDLE_GAPS = "idle-gaps"
 _WORST_FIRST = (FindingSeverity.CRITICAL, FindingSeverity.WARNING, FindingSeverity.INFO)
-_WINDOW_FORMS = "START:END (10ms:20ms, 1.5s:, :-100us) or the text of a marker ('step 12')"
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The part of a trace the user asked for, on the trace's clock, and what was found by text."""
-
-    start_ns: int
-    end_ns: int
-    found: str = ""
 
 
 def closest(name: str, known: Iterable[str], what: str) -> str:
@@ -44,124 +33,6 @@ def closest(name: str, known: Iterable[str], what: str) -> str:
     near = difflib.get_close_matches(name, names, n=1)
     hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names) or 'none'}"
     raise BadInput(name, f"no such {what}", hint)
-
-
-def window_named(trace: Trace, text: str) -> Window:
-    """Return the window that the user's words mean.
-
-    `START:END` counts from the trace's first op; either side may be left out, and a negative one
-    counts from the end of its last op. Anything else is the text of markers, or failing that of
-    operators and Python frames: from the first to the last that holds it, as whole words if any
-    does.
-
-    Raises:
-        BadInput: No marker holds the text, or the window is empty.
-    """
-    first_ns, last_ns = _extent(trace)
-    sides = text.split(":")
-    numbers = [parse_duration(side) if side.strip() else None for side in sides]
-    is_numeric = all(n is not None or not s.strip() for n, s in zip(numbers, sides, strict=True))
-    if len(sides) != 2 or not is_numeric:
-        return _window_of_marker(trace, text, first_ns)
-    start_ns, end_ns = (
-        default if number is None else (last_ns if number < 0 else first_ns) + number
-        for number, default in zip(numbers, (first_ns, last_ns), strict=True)
-    )
-    if start_ns >= end_ns:
-        between = f"{format_time(start_ns, first_ns)} to {format_time(end_ns, first_ns)}"
-        extent = format_number(last_ns - first_ns, Unit.DURATION)
-        remedy = f"The trace is {extent} long; give {_WINDOW_FORMS}"
-        raise BadInput(f"--window {text}", f"is empty ({between})", remedy)
-    return Window(start_ns, end_ns)
-
-
-def _window_of_marker(trace: Trace, text: str, first_ns: int) -> Window:
-    ranges = trace.table("ranges").filter(pl.col("text").is_not_null())
-    markers = ranges.filter(pl.col("kind") == "marker")
-    words = pl.col("text").str.contains(rf"(^|\W){re.escape(text)}(\W|$)")
-    within = pl.col("text").str.contains(text, literal=True)
-    where = f"--window {text}"
-    for rows in (markers, ranges):
-        for rule in (words, within):
-            hits = rows.filter(rule) if text.strip() else rows.clear()
-            if not hits.is_empty():
-                return _window_of(hits, text, where, first_ns)
-    raise BadInput(where, "no marker of this trace holds this text", f"Give {_WINDOW_FORMS}")
-
-
-def _window_of(hits: pl.DataFrame, text: str, where: str, first_ns: int) -> Window:
-    start_ns, end_ns = hits.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-    if start_ns >= end_ns:
-        at = format_time(start_ns, first_ns)
-        raise BadInput(where, f"is an instant (at {at}), not a range", f"Give {_WINDOW_FORMS}")
-    if hits.height == 1:
-        return Window(start_ns, end_ns, f"the range {hits['text'][0]!r}")
-    return Window(
-        start_ns, end_ns, f"{hits.height} ranges hold {text!r}: from the first to the last"
-    )
-
-
-def _work(trace: Trace) -> pl.DataFrame:
-    """Return the ops that count as busy: on a known device, and not a barrier."""
-    ops = trace.table("ops")
-    return ops.filter(pl.col("device_id").is_not_null() & (pl.col("kind") != "barrier"))
-
-
-def _extent(trace: Trace) -> tuple[int, int]:
-    """Return the start of the first and the end of the last op.
-
-    Raises:
-        BadInput: The trace holds no ops.
-    """
-    work = _work(trace)
-    if work.is_empty():
-        raise _no_work(trace)
-    first_ns, last_ns = work.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-    return first_ns, last_ns
-
-
-def _no_work(trace: Trace) -> BadInput:
-    where = ", ".join(map(_printable, trace.sources))
-    lost = [n for n in trace.notes if n.severity in {Severity.DATA_LOSS, Severity.ERROR}]
-    if lost:
-        return BadInput(where, "holds no GPU work, because rows were lost", lost[0].message)
-    return BadInput(
-        where,
-        "holds no GPU work, so there is no GPU time to explain",
-        "Record again with kernels switched on (rocprofv3 --kernel-trace; ProfilerActivity.CUDA), "
-        "or look at what is there: tracekit info",
-    )
-
-
-def windows_frame(trace: Trace, window: Window | None) -> pl.DataFrame:
-    """Return the `windows` table: each device's first to last op, cut to the user's window.
-
-    A device that did nothing inside the window has no row. The host's row (device null) is the
-    user's window, or unbounded.
-
-    Raises:
-        BadInput: The trace holds no ops, or none of its devices reaches into the window.
-    """
-    first_ns, last_ns = _extent(trace)
-    spans = (
-        _work(trace)
-        .group_by("device_id")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-        .sort("device_id")
-    )
-    host: dict[str, int | None] = {"device_id": None, "start_ns": None, "end_ns": None}
-    if window is not None:
-        host |= {"start_ns": window.start_ns, "end_ns": window.end_ns}
-        spans = spans.with_columns(
-            start_ns=pl.max_horizontal("start_ns", pl.lit(window.start_ns)),
-            end_ns=pl.min_horizontal("end_ns", pl.lit(window.end_ns)),
-        ).filter(pl.col("start_ns") < pl.col("end_ns"))
-    if spans.is_empty():
-        length = format_number(last_ns - first_ns, Unit.DURATION)
-        raise BadInput(
-            "--window", "no device did anything in it", f"The ops of this trace span {length}"
-        )
-    return pl.concat([WINDOWS.conform(spans), pl.DataFrame([host], schema=WINDOWS.schema)])
 
 
 def analyse(
@@ -186,26 +57,27 @@ def analyse(
     Raises:
         BadInput: An analysis is not known, the trace holds no ops, or the window holds none.
     """
+    stored = _stored(trace) if window is None and known is None else {}
     known = analyses() if known is None else known
     # What explains the summary comes first, the others by name.
     ordered = sorted(known, key=lambda name: (name != IDLE_GAPS, name))
     wanted = [closest(name, known, "analysis") for name in dict.fromkeys(only)] or ordered
     windows = windows_frame(trace, window)
-    origin_ns, _ = _extent(trace)
+    origin_ns, _ = extent(trace)
     notes = [*trace.notes, *_deviceless(trace)]
     sections: dict[str, Section] = {}
     findings: list[Finding] = []
     to_run = list(dict.fromkeys([*wanted, *({IDLE_GAPS} & set(known))]))
     for done, name in enumerate(to_run):
         progress(done, len(to_run), name)
-        section, caveats = _run(known[name], trace, windows)
+        section, caveats = _run(known[name], trace, windows, stored.get(name))
         sections[name] = section
         if name in wanted:
             notes += caveats
             findings += _findings(known[name], section)
     progress(len(to_run), len(to_run), "done")
     return Report(
-        sources=[_printable(source) for source in trace.sources],
+        sources=[printable(source) for source in trace.sources],
         format_name=trace.format_name,
         window=_words(window, origin_ns),
         notes=list(dict.fromkeys(notes)),
@@ -217,7 +89,32 @@ def analyse(
     )
 
 
-def _run(analysis: Analysis, trace: Trace, windows: pl.DataFrame) -> tuple[Section, list[Note]]:
+def with_results(trace: Trace, progress: Progress = silent) -> Trace:
+    """Return a trace that carries the results of every analysis, for a run directory to keep."""
+    if work_of(trace).is_empty():
+        return trace
+    windows = windows_frame(trace, None)
+    made = {}
+    for done, (name, analysis) in enumerate(analyses().items()):
+        progress(done, len(analyses()), name)
+        section, caveats = _run(analysis, trace, windows)
+        made[name] = StoredResult(section.frame, caveats, section.skipped)
+    return replace(trace, results=StoredResults(fingerprint(), made))
+
+
+def _stored(trace: Trace) -> Mapping[str, StoredResult]:
+    """Return the results that a run directory holds, if this very code made them."""
+    results = trace.results
+    return results.by_name if results and results.made_by == fingerprint() else {}
+
+
+def _run(
+    analysis: Analysis, trace: Trace, windows: pl.DataFrame, stored: StoredResult | None = None
+) -> tuple[Section, list[Note]]:
+    if stored is not None:
+        frame = analysis.table.conform(stored.frame.lazy().collect())
+        about = (analysis.name, analysis.question, analysis.table)
+        return Section(*about, frame, stored.skipped), list(stored.caveats)
     missing = [name for name in analysis.needs if trace.table(name).is_empty()]
     if missing:
         needs = f"needs {', '.join(missing)}"
@@ -236,7 +133,7 @@ def _run(analysis: Analysis, trace: Trace, windows: pl.DataFrame) -> tuple[Secti
 def _summaries(trace: Trace, windows: pl.DataFrame, idle: Section | None) -> list[DeviceSummary]:
     """Return each device's busy time, counted from its ops, beside the causes of its idle time."""
     spans = windows.filter(pl.col("device_id").is_not_null())
-    busy = intervals.clip(intervals.union(_work(trace), ["device_id"]), spans, ["device_id"])
+    busy = intervals.clip(intervals.union(work_of(trace), ["device_id"]), spans, ["device_id"])
     names = labels(trace)["device"]
     summaries = []
     for device_id, start_ns, end_ns in spans.iter_rows():
@@ -265,7 +162,7 @@ def _findings(analysis: Analysis, section: Section) -> list[Finding]:
 
 
 def _deviceless(trace: Trace) -> list[Note]:
-    count = trace.table("ops")["device_id"].null_count()
+    count = trace.scan("ops").select(pl.col("device_id").null_count()).collect().item()
     message = "Ops without a device are in no device's busy or idle time."
     return [Note("trace-ops.no-device", Severity.DATA_LOSS, message, count)] if count else []
 
@@ -275,8 +172,3 @@ def _words(window: Window | None, origin_ns: int) -> str:
         return "each device from its first to its last op"
     bounds = (format_time(at_ns, origin_ns) for at_ns in (window.start_ns, window.end_ns))
     return " to ".join(bounds) + (f", {window.found}" if window.found else "")
-
-
-def _printable(source: str) -> str:
-    # A path may hold bytes that are no UTF-8; reports are UTF-8.
-    return source.encode("utf-8", "replace").decode()

@@ -11,6 +11,29 @@ from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import NOTES, Note
 
 
+@dataclass(frozen=True, slots=True)
+class StoredResult:
+    """One analysis of a whole trace, as a run directory keeps it.
+
+    Attributes:
+        frame: The result, eager or lazy.
+        caveats: What it cannot tell.
+        skipped: Why there is no result; None when it ran.
+    """
+
+    frame: pl.DataFrame | pl.LazyFrame
+    caveats: Sequence[Note]
+    skipped: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredResults:
+    """Results by analysis, and which code made them: they hold for that code only."""
+
+    made_by: str
+    by_name: Mapping[str, StoredResult]
+
+
 @dataclass
 class Trace:
     """Frames by table name, what the reader could not know, and where it all came from.
@@ -23,12 +46,14 @@ class Trace:
         notes: What the reader could not know.
         sources: Paths read, as the user gave them.
         format_name: Name of the format they are in.
+        results: Analyses of the whole trace that a run directory holds, if any.
     """
 
     frames: Mapping[str, pl.DataFrame | pl.LazyFrame]
     notes: Sequence[Note]
     sources: Sequence[str]
     format_name: str
+    results: StoredResults | None = None
     _loaded: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
 
     @classmethod

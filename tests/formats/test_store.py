@@ -98,7 +98,7 @@ def test_an_interrupted_conversion_leaves_the_old_run_as_it_was(trace, tmp_path,
     ("change", "message"),
     [
         ({"tracekit_run": 9}, "layout 9, this tracekit reads 1"),
-        ({"shards": ["../../etc"]}, "names a shard outside it"),
+        ({"shards": ["../../etc"]}, "names a file outside it"),
         ({"shards": 3}, "manifest.json is damaged"),
     ],
 )

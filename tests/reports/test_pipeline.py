@@ -9,12 +9,13 @@ from polars.testing import assert_frame_equal
 from tracekit.analyses import Analysis
 from tracekit.errors import BadInput
 from tracekit.findings import Finding, FindingSeverity
-from tracekit.pipeline import IDLE_GAPS, analyse, window_named, windows_frame
+from tracekit.pipeline import IDLE_GAPS, analyse
 from tracekit.tables import Column, Table, enum_column, id_column
 from tracekit.tables.identity import WINDOWS
 from tracekit.tables.notes import Note, Severity
 from tracekit.trace import Trace
 from tracekit.units import Unit
+from tracekit.windows import window_named, windows_frame
 
 IDLE = Table(
     IDLE_GAPS,

@@ -4,10 +4,12 @@ An analysis is a pure function of frames. Its parameter names are the tables it 
 signature is its dependencies: any canonical table, and `windows` (the time that shares refer to).
 """
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import polars as pl
 
@@ -44,6 +46,18 @@ class Analysis:
 def analyses() -> dict[str, Analysis]:
     """Return all analyses by name."""
     return load_room(__name__, "ANALYSIS", Analysis)
+
+
+@cache
+def fingerprint() -> str:
+    """Return a hash of the code that makes results; stored results of other code do not count."""
+    root = Path(__file__).parents[1]
+    rooms = ("analyses", "intervals", "tables")
+    files = [file for room in rooms for file in (root / room).rglob("*.py")]
+    digest = hashlib.sha256()
+    for file in sorted([*files, root / "api_calls.py", root / "units.py"]):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def tables_of(function: Callable[..., object]) -> tuple[str, ...]:

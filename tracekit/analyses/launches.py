@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracekit.analyses import Analysis
-from tracekit.intervals import covered_ns, overlapping_host, union
+from tracekit.intervals import overlapping_host
 from tracekit.tables import Column, Table, enum_column, id_column, name_column
 from tracekit.tables.notes import Note, Severity
 from tracekit.tables.rows import rows_of
@@ -142,20 +142,30 @@ def _opless(mine: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> p
 
 
 def _was_busy(launched: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
-    """Return whether the device ran anything in the nanosecond in which each call began."""
-    instants = launched.select("device_id", "start_ns", end_ns=pl.col("start_ns") + 1)
-    return covered_ns(instants, union(work, ["device_id"]), ["device_id"]) > 0
+    """Return whether the device ran anything in the nanosecond in which each call began.
+
+    It did if more ops had started by then than had ended: two binary searches per launch.
+    """
+    parts = []
+    numbered = launched.select("device_id", "start_ns").with_row_index("_row")
+    for (device_id,), calls in numbered.group_by("device_id"):
+        ran = work.filter(pl.col("device_id").eq_missing(pl.lit(device_id, pl.Int32)))
+        ran = ran.filter(pl.col("start_ns") < pl.col("end_ns"))
+        started = ran["start_ns"].sort().search_sorted(calls["start_ns"], side="right")
+        ended = ran["end_ns"].sort().search_sorted(calls["start_ns"], side="right")
+        parts.append(calls.select("_row", busy=started > ended))
+    empty = pl.DataFrame(schema={"_row": pl.get_index_type(), "busy": pl.Boolean})
+    return pl.concat([empty, *parts]).sort("_row")["busy"]
 
 
 def _starting_inside(frame: pl.DataFrame, windows: pl.DataFrame, start: str) -> pl.DataFrame:
-    bounds = windows.select("device_id", _from="start_ns", _until="end_ns")
-    after = pl.col(start) >= pl.col("_from")
-    before = pl.col(start) < pl.col("_until")
-    return (
-        frame.join(bounds, on="device_id", nulls_equal=True)
-        .filter(after.fill_null(value=True) & before.fill_null(value=True))
-        .drop("_from", "_until")
-    )
+    first = dict(windows.select("device_id", "start_ns").iter_rows())
+    last = dict(windows.select("device_id", "end_ns").iter_rows())
+    device = pl.col("device_id")
+    after = pl.col(start) >= device.replace_strict(first, default=None, return_dtype=pl.Int64)
+    before = pl.col(start) < device.replace_strict(last, default=None, return_dtype=pl.Int64)
+    has_window = device.is_in(list(first), nulls_equal=True)
+    return frame.filter(has_window & after.fill_null(value=True) & before.fill_null(value=True))
 
 
 def _uncalled(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

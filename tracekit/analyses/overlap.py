@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracekit.analyses import Analysis
-from tracekit.intervals import clip, covered_ns, depth, union
+from tracekit.intervals import clip, covered_ns, crowded, union
 from tracekit.tables import Column, Table, enum_column, id_column, name_column
 from tracekit.tables.notes import Note, Severity
 from tracekit.units import Unit
@@ -82,9 +82,9 @@ def overlap(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     free either, since other kernels may pay.
     """
     work = clip(_work(ops), windows, ["device_id"])
-    lanes = union(work, ["device_id", "lane_id"])
-    crowded = depth(lanes, ["device_id"]).filter(pl.col("depth") >= 2)
-    rows = [_devices(work, lanes, crowded), _kernels(work, crowded)]
+    lanes = union(work, ["device_id", "lane_id"]).drop("lane_id").sort("start_ns")
+    together = crowded(lanes, ["device_id"])
+    rows = [_devices(work, lanes, together), _kernels(work, together)]
     result = OVERLAP.conform(pl.concat(rows, how="diagonal"))
     return result.sort(
         "device_id",
@@ -97,29 +97,35 @@ def overlap(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 def _work(ops: pl.DataFrame) -> pl.DataFrame:
     """Return the ops that do work with `lane_id`, the stream or else the queue."""
-    with_streams = ops.filter(pl.col("stream_id").is_not_null())["device_id"].unique()
+    streams = ops.group_by("device_id").agg(pl.col("stream_id").count())
+    with_streams = streams.filter(pl.col("stream_id") > 0)["device_id"]
     named = pl.col("device_id").is_in(with_streams.implode(), nulls_equal=True)
-    return ops.filter(pl.col("kind") != "barrier").select(
-        "device_id",
-        "kind",
-        "name",
-        "start_ns",
-        "end_ns",
-        lane_id=pl.when(named).then("stream_id").otherwise("queue_id"),
+    return (
+        ops.lazy()
+        .filter(pl.col("kind") != "barrier")
+        .select(
+            "device_id",
+            "kind",
+            "name",
+            "start_ns",
+            "end_ns",
+            lane_id=pl.when(named).then("stream_id").otherwise("queue_id"),
+        )
+        .collect()
     )
 
 
-def _devices(work: pl.DataFrame, lanes: pl.DataFrame, crowded: pl.DataFrame) -> pl.DataFrame:
+def _devices(work: pl.DataFrame, lanes: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
     by = "device_id"
     busy = union(lanes, [by]).group_by(by).agg(busy_ns=_LENGTH.sum())
     lane_busy = lanes.group_by(by).agg(lane_busy_ns=_LENGTH.sum())
-    together = crowded.group_by(by).agg(overlapped_ns=_LENGTH.sum())
+    overlapped = together.group_by(by).agg(overlapped_ns=_LENGTH.sum())
     return (
         work.group_by(by)
         .agg(ops=pl.len())
         .join(busy, on=by, nulls_equal=True)
         .join(lane_busy, on=by, nulls_equal=True)
-        .join(together, on=by, how="left", nulls_equal=True)
+        .join(overlapped, on=by, how="left", nulls_equal=True)
         .with_columns(pl.col("overlapped_ns").fill_null(0))
         .select(
             by,
@@ -133,10 +139,10 @@ def _devices(work: pl.DataFrame, lanes: pl.DataFrame, crowded: pl.DataFrame) -> 
     )
 
 
-def _kernels(work: pl.DataFrame, crowded: pl.DataFrame) -> pl.DataFrame:
-    kernels = work.filter(pl.col("kind") == "kernel")
+def _kernels(work: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
+    kernels = work.filter(pl.col("kind") == "kernel") if together.height else work.clear()
     kernels = kernels.select("device_id", "name", "start_ns", "end_ns")
-    overlapped = covered_ns(kernels, crowded, ["device_id"]).alias("overlapped_ns")
+    overlapped = covered_ns(kernels, together, ["device_id"]).alias("overlapped_ns")
     alone = pl.col("overlapped_ns") == 0
     mostly = pl.col("overlapped_ns") >= MIN_OVERLAPPED_SHARE * pl.col("length_ns")
     enough = pl.min_horizontal("kernels_alone", "kernels_overlapped") >= MIN_KERNELS

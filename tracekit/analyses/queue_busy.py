@@ -76,8 +76,11 @@ def queue_busy(
 
     Cannot tell whether a busy lane makes progress: an op that polls or waits on memory is busy.
     """
-    work = ops.filter(pl.col("kind") != "barrier").select(
-        "device_id", "stream_id", "queue_id", "start_ns", "end_ns"
+    work = (
+        ops.lazy()
+        .filter(pl.col("kind") != "barrier")
+        .select("device_id", "stream_id", "queue_id", "start_ns", "end_ns")
+        .collect()
     )
     work = clip(work, windows, ["device_id"])
     lanes = pl.concat(
@@ -113,13 +116,14 @@ def _named(lanes: pl.DataFrame, id_name: str) -> pl.DataFrame:
 def _lanes(
     work: pl.DataFrame, lane_kind: str, named: pl.DataFrame, windows: pl.DataFrame
 ) -> pl.DataFrame:
-    lane = pl.col(f"{lane_kind}_id")
-    have_lanes = work.filter(lane.is_not_null()).select("device_id").unique()
-    mine = work.join(have_lanes, on="device_id", how="semi", nulls_equal=True)
-    mine = mine.select("device_id", lane.alias("lane_id"), "start_ns", "end_ns")
+    lane_id = f"{lane_kind}_id"
+    names_lanes = work[lane_id].count() > 0
+    mine = work.select("device_id", "start_ns", "end_ns", lane_id=lane_id)
+    lanes = _busy(mine if names_lanes else mine.clear(), ["device_id", "lane_id"], windows)
+    have_lanes = lanes.filter(pl.col("lane_id").is_not_null()).select("device_id").unique()
     text = pl.lit(f"{lane_kind} ") + pl.col("lane_id").cast(pl.String)
     return (
-        _busy(mine, ["device_id", "lane_id"], windows)
+        lanes.join(have_lanes, on="device_id", how="semi", nulls_equal=True)
         .join(named, on="lane_id", how="left")
         .with_columns(
             pl.coalesce("name", text, pl.lit(f"no {lane_kind}")).alias("name"),
@@ -144,15 +148,21 @@ def _busy(work: pl.DataFrame, by: list[str], windows: pl.DataFrame) -> pl.DataFr
     """Return `[*by, ops, sum_ns, busy_ns, longest_idle_ns, window_ns]` per group."""
     length = pl.col("end_ns") - pl.col("start_ns")
     sums = work.group_by(by).agg(ops=pl.len(), sum_ns=length.sum())
+    # Islands come ordered by time within each group, but the gap before a group's first is none.
+    islands = union(work, by)
+    same_group = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in by)
+    gap_ns = pl.when(same_group).then(pl.col("start_ns") - pl.col("end_ns").shift(1))
     islands = (
-        union(work, by)
+        islands.lazy()
+        .with_columns(gap_ns=gap_ns)
         .group_by(by)
         .agg(
             busy_ns=length.sum(),
-            inner_ns=(pl.col("start_ns") - pl.col("end_ns").shift(1)).max(),
-            first_ns=pl.col("start_ns").first(),
-            last_ns=pl.col("end_ns").last(),
+            inner_ns=pl.col("gap_ns").max(),
+            first_ns=pl.col("start_ns").min(),
+            last_ns=pl.col("end_ns").max(),
         )
+        .collect()
     )
     bounds = windows.select("device_id", window_start="start_ns", window_end="end_ns")
     return (

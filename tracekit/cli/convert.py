@@ -24,14 +24,15 @@ def _convert(
     output: Path,
     force: bool,  # noqa: FBT001  click passes every option by name
 ) -> None:
-    """Write traces of any format as one run directory of Parquet files."""
+    """Write traces of any format as one run directory of Parquet files, with their analyses."""
     from tracekit.formats.store import write_run
+    from tracekit.pipeline import with_results
 
     if output.exists() and not force:
         raise OutputExists(output)
     with progress_bar() as progress:
         trace = read_paths(paths, progress)
-        write_run(trace, output, force=force)
+        write_run(with_results(trace, progress), output, force=force)
     say_losses(trace)
     say(f"Wrote {output}")
 

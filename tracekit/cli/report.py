@@ -95,8 +95,9 @@ def _rendered(
     is_file: bool,
 ) -> str:
     from tracekit.analyses import analyses
-    from tracekit.pipeline import analyse, closest, window_named
+    from tracekit.pipeline import analyse, closest
     from tracekit.reports import Screen
+    from tracekit.windows import window_named
 
     for name in names:
         closest(name, analyses(), "analysis")

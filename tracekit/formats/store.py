@@ -3,6 +3,7 @@
     run/manifest.json            what it is, sources, notes
     run/shards/shared/*.parquet  tables that belong to no one process
     run/shards/<id>/*.parquet    what one process did
+    run/results/*.parquet        the analyses of the whole run, and in the manifest whose they are
 
 Parquet opens anywhere and is scanned lazily: a report reads the columns it needs, and an analysis
 of one process touches one shard.
@@ -21,11 +22,18 @@ from tracekit.errors import OutputExists, TracekitError, UnreadableTrace
 from tracekit.formats import Format, Progress
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import NOTES, Note
-from tracekit.trace import Trace
+from tracekit.trace import StoredResult, StoredResults, Trace
 
 LAYOUT_VERSION = 1
 _SHARED = "shared"
 _BY_PROCESS = ("ops", "calls", "copies", "waits", "ranges")
+
+
+class ResultEntry(msgspec.Struct, forbid_unknown_fields=True):
+    """What the manifest says of one stored result."""
+
+    caveats: list[Note]
+    skipped: str | None
 
 
 class RunManifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -36,10 +44,12 @@ class RunManifest(msgspec.Struct, forbid_unknown_fields=True):
     sources: list[str]
     shards: list[str]
     notes: list[Note]
+    results_made_by: str = ""
+    results: dict[str, ResultEntry] = {}
 
 
 def write_run(trace: Trace, directory: Path, *, force: bool) -> None:
-    """Write a trace as a run directory, whole or not at all.
+    """Write a trace, with the results it carries, as a run directory: whole or not at all.
 
     Everything goes to a hidden sibling that takes the final name at the end, so a reader never
     sees half a run and an interrupted conversion leaves the old one as it was.
@@ -109,6 +119,12 @@ def _write_shards(trace: Trace, root: Path) -> None:
     manifest = RunManifest(
         LAYOUT_VERSION, trace.format_name, list(trace.sources), shards, list(trace.notes)
     )
+    if trace.results is not None:
+        manifest.results_made_by = trace.results.made_by
+        (root / "results").mkdir()
+        for name, result in trace.results.by_name.items():
+            manifest.results[name] = ResultEntry(list(result.caveats), result.skipped)
+            result.frame.lazy().sink_parquet(root / "results" / f"{name}.parquet")
     encoded = msgspec.json.format(msgspec.json.encode(manifest), indent=2)
     (root / "manifest.json").write_bytes(encoded)
 
@@ -139,7 +155,23 @@ def _read(path: Path, _progress: Progress) -> Trace:
         present = [file for file in files if file.is_file()]
         if name != NOTES.name and present:
             frames[name] = _scan(path, name, present)
-    return Trace(frames, manifest.notes, [str(path)], manifest.recorded_as)
+    return Trace(
+        frames, manifest.notes, [str(path)], manifest.recorded_as, _results(path, manifest)
+    )
+
+
+def _results(path: Path, manifest: RunManifest) -> StoredResults | None:
+    files = {name: path / "results" / f"{name}.parquet" for name in manifest.results}
+    # Results are a convenience: where one is gone, all are made again from the tables.
+    if not files or not all(file.is_file() for file in files.values()):
+        return None
+    return StoredResults(
+        manifest.results_made_by,
+        {
+            name: StoredResult(pl.scan_parquet(file), entry.caveats, entry.skipped)
+            for (name, file), entry in zip(files.items(), manifest.results.values(), strict=True)
+        },
+    )
 
 
 def _manifest(path: Path) -> RunManifest:
@@ -149,9 +181,9 @@ def _manifest(path: Path) -> RunManifest:
         raise UnreadableTrace(
             path, f"its manifest.json is damaged ({error})", "Convert the original trace again"
         ) from error
-    if not all(shard.isalnum() for shard in manifest.shards):
+    if not all(name.replace("-", "").isalnum() for name in [*manifest.shards, *manifest.results]):
         raise UnreadableTrace(
-            path, "its manifest.json names a shard outside it", "Convert the original trace again"
+            path, "its manifest.json names a file outside it", "Convert the original trace again"
         )
     if manifest.tracekit_run != LAYOUT_VERSION:
         raise UnreadableTrace(

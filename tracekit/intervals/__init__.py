@@ -2,20 +2,23 @@
 
 `by` names the columns that keep intervals apart (a device, a queue); null is a group of its own.
 Empty intervals (`start_ns == end_ns`) and those with an unknown end have no length and vanish.
-Nothing here loops over rows, and nothing slows down when there are as many groups as rows: groups
-are told apart by a place, (group, time) in one number, not by a window function.
+Nothing here loops over rows, and nothing slows down when there are as many groups as rows: few
+groups are taken one by one (`apart`); many are told apart by a place, (group, time) in one number,
+not by a window function. Rows that come ordered by start are not sorted again.
 """
 
 from collections.abc import Sequence
 
 import polars as pl
 
+from tracekit.intervals.apart import apart, islands_of, repeats_of
 from tracekit.intervals.nesting import with_parents
 from tracekit.intervals.places import group_base, lengthy, placed, run_ids
 
 __all__ = [
     "clip",
     "covered_ns",
+    "crowded",
     "depth",
     "gaps",
     "intersect",
@@ -33,11 +36,17 @@ def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
     Returns:
         `[*by, start_ns, end_ns]`, disjoint, ordered by group and time; touching intervals are one.
-        Cost: one sort.
+        Cost: a running maximum per group, and a sort where rows do not come ordered by start.
     """
-    ordered = lengthy(frame.select(*by, "start_ns", "end_ns")).sort(*by, "start_ns")
-    if ordered.is_empty():
-        return ordered
+    live = lengthy(frame.select(*by, "start_ns", "end_ns"))
+    parts = apart(live, by)
+    if parts is None:
+        return _union_of_many(live, by)
+    return pl.concat([islands_of(part) for part in parts])
+
+
+def _union_of_many(live: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    ordered = live.sort(*by, "start_ns")
     low, high = ordered.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     reach = (pl.col("_base") + pl.col("end_ns")).cum_max()
     before = pl.col("_reach").shift(1)
@@ -56,6 +65,18 @@ def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     )
 
 
+def crowded(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return the time that two intervals or more of a group cover: `union` of `depth` ≥ 2.
+
+    Returns:
+        `[*by, start_ns, end_ns]`, disjoint, ordered by group and time. Cost: as `union`.
+    """
+    parts = apart(lengthy(frame.select(*by, "start_ns", "end_ns")), by)
+    if parts is None:
+        return union(depth(frame, by).filter(pl.col("depth") >= 2), by)
+    return pl.concat([islands_of(repeats_of(part)) for part in parts])
+
+
 def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Return the parts of `frame` inside the one window of its group.
 
@@ -69,10 +90,12 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.Da
         `frame`'s columns and order, `start_ns` and `end_ns` moved into the window; rows outside
         vanish, and so do rows of no length.
     """
+    live = lengthy(frame)
     bounds = windows.select(*by, window_start="start_ns", window_end="end_ns")
+    if not _cuts(live, bounds, by):
+        return live
     return (
-        lengthy(frame)
-        .lazy()
+        live.lazy()
         .join(bounds.lazy(), on=list(by), how="inner", nulls_equal=True, maintain_order="left")
         .with_columns(
             start_ns=pl.max_horizontal("start_ns", "window_start"),
@@ -82,6 +105,16 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.Da
         .drop("window_start", "window_end")
         .collect()
     )
+
+
+def _cuts(live: pl.DataFrame, bounds: pl.DataFrame, by: Sequence[str]) -> bool:
+    """Return whether a row lies in no window or not wholly in it, from each group's extent."""
+    extents = live.group_by(by).agg(first=pl.col("start_ns").min(), last=pl.col("end_ns").max())
+    inside = extents.join(bounds, on=list(by), how="inner", nulls_equal=True).filter(
+        (pl.col("first") >= pl.col("window_start")).fill_null(value=True)
+        & (pl.col("last") <= pl.col("window_end")).fill_null(value=True)
+    )
+    return inside.height < extents.height
 
 
 def gaps(islands: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

@@ -46,20 +46,25 @@ def placed(
     live = lengthy(islands)
     low, high = live.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     low, high = (0, 0) if low is None else (low, high)
-    if by:
-        groups = live.select(*by).unique().with_row_index("_group")
-        live = live.join(groups, on=list(by), nulls_equal=True)
-        rows = frame.select(*by).join(
+    # Numbered as they appear, so that the islands of a union come ordered by place.
+    groups = live.select(*by).group_by(by, maintain_order=True).agg() if by else pl.DataFrame()
+    numbers = pl.int_range(groups.height, dtype=pl.Int64, eager=True)
+    bases = group_base(numbers.append(pl.Series([None], dtype=pl.Int64)), low, high)
+    groups = groups.with_columns(bases.head(groups.height).alias("_base"))
+    nowhere = pl.lit(bases[-1], bases.dtype)
+
+    def base(rows: pl.DataFrame) -> pl.Series:
+        if not by:
+            return pl.zeros(rows.height, dtype=pl.Int64, eager=True)
+        based = rows.select(*by).join(
             groups, on=list(by), how="left", nulls_equal=True, maintain_order="left"
         )
-    else:
-        live = live.with_columns(_group=pl.lit(0, pl.UInt32))
-        rows = pl.DataFrame({"_group": pl.zeros(frame.height, dtype=pl.UInt32, eager=True)})
-    numbers = pl.concat([rows["_group"], live["_group"]])
-    bases = group_base(numbers, low, high)
-    base, ordered = bases.head(frame.height), live.with_columns(_base=bases.tail(live.height))
-    ordered = ordered.sort("_base", "start_ns").with_columns(
-        _from=pl.col("_base") + pl.col("start_ns"), _until=pl.col("_base") + pl.col("end_ns")
-    )
-    start, end = (base + frame[name].clip(low, high) for name in ("start_ns", "end_ns"))
+        return based.select(pl.col("_base").fill_null(nowhere)).to_series()
+
+    base_ns = base(live)
+    ordered = live.with_columns(_from=base_ns + live["start_ns"], _until=base_ns + live["end_ns"])
+    if not ordered["_from"].is_sorted():
+        ordered = ordered.sort("_from")
+    base_ns = base(frame)
+    start, end = (base_ns + frame[name].clip(low, high) for name in ("start_ns", "end_ns"))
     return ordered, start, end

@@ -73,11 +73,17 @@ def steps(
 
     Cannot tell which step an op belongs to, only in which it ran.
     """
-    work = ops.filter(pl.col("kind") != "barrier")
     found = _inside(cycles(ranges, ops, calls), windows)
+    if found.is_empty():
+        return STEPS.empty()
+    work = ops.select("kind", "process_id", "device_id", "start_ns", "end_ns").filter(
+        pl.col("kind") != "barrier"
+    )
     devices = work.select("process_id", "device_id").unique()
     found = found.join(devices, on="process_id", how="left", nulls_equal=True)
-    launching = calls.filter(pl.col("kind").is_in(LAUNCH_KINDS))
+    launching = calls.select("process_id", "kind", "start_ns").filter(
+        pl.col("kind").is_in(LAUNCH_KINDS)
+    )
     thread = ["process_id", "thread_id"]
     waiting = union(_blocking(calls, copies), thread)
     uses_device = pl.col("device_id").is_not_null()
@@ -107,14 +113,10 @@ def _inside(found: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _blocking(calls: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
-    blocking_copies = copies.filter("is_blocking").select("call_id").unique()
-    return pl.concat(
-        [
-            calls.filter(pl.col("kind").is_in(BLOCKING_KINDS)),
-            calls.filter(~pl.col("kind").is_in(BLOCKING_KINDS)).join(
-                blocking_copies, on="call_id", how="semi"
-            ),
-        ]
+    blocking_copies = copies.filter("is_blocking")["call_id"].unique().implode()
+    waits = pl.col("kind").is_in(BLOCKING_KINDS) | pl.col("call_id").is_in(blocking_copies)
+    return (
+        calls.lazy().filter(waits).select("process_id", "thread_id", "start_ns", "end_ns").collect()
     )
 
 

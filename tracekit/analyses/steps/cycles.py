@@ -49,8 +49,8 @@ def cycles(ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.D
         _recurring_graphs,
     )
     found = pl.DataFrame(schema=CYCLES)
+    processes = pl.concat([frame["process_id"].unique() for frame in (ranges, calls)]).unique()
     for name, rule in zip(RULES, rules, strict=True):
-        processes = pl.concat([frame["process_id"].unique() for frame in (ranges, calls)]).unique()
         if processes.is_in(found["process_id"].unique().implode(), nulls_equal=True).all():
             break
         steps = _conformed(rule(ranges, ops, calls).with_columns(found_by=pl.lit(name)))
@@ -107,6 +107,8 @@ def _recurring_markers(
     ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame
 ) -> pl.DataFrame:
     markers = ranges.filter((pl.col("kind") == "marker") & (pl.col("start_ns") < pl.col("end_ns")))
+    if markers.is_empty():
+        return pl.DataFrame(schema=CYCLES)
     pattern = ["process_id", "thread_id", "kind"]
     top = (
         with_parents(markers.drop("parent_id"), _THREAD)
@@ -119,7 +121,9 @@ def _recurring_markers(
             kind=pl.col("text").str.replace_all(r"\d+", "#"),
         )
     )
-    launching = calls.join(ops.select("call_id"), on="call_id", how="semi")
+    launching = calls.select("call_id", "process_id", "start_ns").join(
+        ops.select("call_id"), on="call_id", how="semi"
+    )
     total = launching.group_by("process_id").agg(total=pl.len())
     chosen = (
         top.with_columns(held=starts_inside(top, launching, ["process_id"]))
@@ -136,6 +140,9 @@ def _recurring_markers(
 def _recurring_graphs(
     _ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame
 ) -> pl.DataFrame:
+    launches = calls.filter(pl.col("kind") == "graph_launch")
+    if launches.is_empty():
+        return pl.DataFrame(schema=CYCLES)
     recorded = (
         ops.lazy()
         .filter(pl.col("graph_launch_id").is_not_null())
@@ -149,8 +156,7 @@ def _recurring_graphs(
     )
     graph = ["process_id", "thread_id", "label"]
     launched = (
-        calls.filter(pl.col("kind") == "graph_launch")
-        .join(recorded, on="call_id", how="left")
+        launches.join(recorded, on="call_id", how="left")
         .with_columns(
             label=pl.coalesce(
                 pl.format("graph {}", pl.coalesce("graph_exec_key", "graph_exec_id")),

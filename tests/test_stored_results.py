@@ -1,0 +1,64 @@
+"""A run directory answers from what it stored, but only while the code that made it is this code."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+from tracekit.formats import read_trace
+from tracekit.formats.store import write_run
+from tracekit.pipeline import analyse, with_results
+from tracekit.windows import Window
+
+SAMPLE = Path(__file__).resolve().parents[1] / "samples" / "decode_item.json.gz"
+
+
+@pytest.fixture
+def run(tmp_path):
+    write_run(with_results(read_trace([SAMPLE])), tmp_path / "run", force=False)
+    return tmp_path / "run"
+
+
+def swap_stored_kernels(run):
+    """Leave a mark in a stored result, to see whether a report used it."""
+    path = run / "results" / "kernels.parquet"
+    pl.read_parquet(path).head(1).write_parquet(path)
+
+
+def kernels(run, **options):
+    report = analyse(read_trace([run]), only=["kernels"], **options)
+    return report.sections[0].frame.height
+
+
+def test_a_stored_report_is_the_report_of_the_original(run):
+    original, stored = analyse(read_trace([SAMPLE])), analyse(read_trace([run]))
+    assert stored.devices == original.devices
+    assert stored.findings == original.findings
+    assert stored.notes == original.notes
+    for ours, theirs in zip(stored.sections, original.sections, strict=True):
+        assert (ours.name, ours.skipped) == (theirs.name, theirs.skipped)
+        assert_frame_equal(ours.frame, theirs.frame)
+
+
+def test_results_are_read_and_not_made_again(run):
+    all_kernels = kernels(run)
+    swap_stored_kernels(run)
+    assert kernels(run) == 1 < all_kernels
+
+
+def test_results_of_other_code_or_another_window_are_made_again(run):
+    all_kernels = kernels(run)
+    swap_stored_kernels(run)
+    assert kernels(run, window=Window(0, 1 << 62)) == all_kernels
+    manifest = run / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"results_made_by": "other"}))
+    assert kernels(run) == all_kernels
+
+
+def test_a_missing_result_is_made_again(run):
+    all_kernels = kernels(run)
+    (run / "results" / "calls.parquet").unlink()
+    swap_stored_kernels(run)
+    assert kernels(run) == all_kernels
