@@ -23,7 +23,6 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/python -m pytest -m slow
 	$(BIN)/python bench/kineto.py
 	$(BIN)/python bench/rocpd.py
 

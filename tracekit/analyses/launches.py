@@ -11,6 +11,8 @@ from tracekit.units import Unit
 
 LAUNCH_KINDS = ("launch", "graph_launch")
 REASONS = ("before-window", "no-call")
+_OP_COLUMNS = ("process_id", "device_id", "start_ns", "end_ns", "call_id", "correlation_id")
+_LAUNCHES_AT_ONCE = 1_000_000
 
 LAUNCHES = Table(
     "launches",
@@ -72,7 +74,8 @@ def launches(ops: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> p
     Cannot tell what a launch waited for: earlier work of its stream, a dependency, or the path from
     host to device. Only where the device was idle is the wait latency.
     """
-    work = ops.filter(pl.col("kind") != "barrier")
+    is_work = ops["kind"] != "barrier"
+    work = ops.select(_OP_COLUMNS) if is_work.all() else ops.filter(is_work).select(_OP_COLUMNS)
     launched = _launched(work, calls, windows)
     queued = pl.col("queued_ns")
     has_op = pl.col("ops") > 0
@@ -100,22 +103,27 @@ def launches(ops: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> p
 def _launched(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return a row per launch: process, name, `ops`, `call_ns`, `queued_ns`, `device_idle`."""
     first = _first_ops(work)
-    mine = calls.select("call_id", "process_id", "name", "kind", "start_ns", "end_ns")
-    own = first.hstack(rows_of(first["call_id"], mine.drop("kind"), "call_id"))
-    with_ops = _starting_inside(own.drop_nulls("start_ns"), windows, "op_start")
-    return pl.concat(
-        [
-            with_ops.select(
-                "process_id",
-                "name",
-                "ops",
-                call_ns=pl.col("end_ns") - pl.col("start_ns"),
-                queued_ns=pl.col("op_start") - pl.col("end_ns"),
-                device_idle=~_was_busy(with_ops, work),
-            ),
-            _opless(mine, first, windows),
-        ],
-        how="diagonal",
+    mine = calls.select("call_id", "process_id", "name", "start_ns", "end_ns")
+    edges = _starts_and_ends(work)
+    # A slice at a time: a row here is far wider than what is left of it.
+    parts = [
+        _queued(_starting_inside(some, windows, "op_start"), mine, edges)
+        for some in list(first.iter_slices(_LAUNCHES_AT_ONCE)) or [first]
+    ]
+    return pl.concat([*parts, _opless(calls, first, windows)], how="diagonal")
+
+
+def _queued(
+    first: pl.DataFrame, mine: pl.DataFrame, edges: dict[int | None, tuple[pl.Series, pl.Series]]
+) -> pl.DataFrame:
+    own = first.hstack(rows_of(first["call_id"], mine, "call_id")).drop_nulls("start_ns")
+    return own.select(
+        "process_id",
+        "name",
+        "ops",
+        call_ns=pl.col("end_ns") - pl.col("start_ns"),
+        queued_ns=pl.col("op_start") - pl.col("end_ns"),
+        device_idle=~_was_busy(own, edges),
     )
 
 
@@ -130,9 +138,10 @@ def _first_ops(work: pl.DataFrame) -> pl.DataFrame:
     return first.with_columns(ops=count)
 
 
-def _opless(mine: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    launching = mine.filter(pl.col("kind").is_in(LAUNCH_KINDS))
-    without = launching.filter(~pl.col("call_id").is_in(first["call_id"].implode()))
+def _opless(calls: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    launching = calls.filter(pl.col("kind").is_in(LAUNCH_KINDS))
+    named = first.select("call_id", "ops").sort("call_id")
+    without = launching.filter(rows_of(launching["call_id"], named, "call_id")["ops"].is_null())
     return overlapping_host(without, windows).select(
         "process_id",
         "name",
@@ -141,21 +150,34 @@ def _opless(mine: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> p
     )
 
 
-def _was_busy(launched: pl.DataFrame, work: pl.DataFrame) -> pl.Series:
+def _starts_and_ends(work: pl.DataFrame) -> dict[int | None, tuple[pl.Series, pl.Series]]:
+    """Return the sorted starts and the sorted ends of the ops of each device."""
+    ran = work.select("device_id", "start_ns", "end_ns").filter(
+        pl.col("start_ns") < pl.col("end_ns")
+    )
+    by_device = ran.partition_by("device_id", as_dict=True, include_key=False)
+    return {
+        device_id: (ops["start_ns"].sort(), ops["end_ns"].sort())
+        for (device_id,), ops in by_device.items()
+    }
+
+
+def _was_busy(
+    launched: pl.DataFrame, edges: dict[int | None, tuple[pl.Series, pl.Series]]
+) -> pl.Series:
     """Return whether the device ran anything in the nanosecond in which each call began.
 
     It did if more ops had started by then than had ended: two binary searches per launch.
     """
-    parts = []
+    parts = [pl.DataFrame(schema={"_row": pl.get_index_type(), "busy": pl.Boolean})]
     numbered = launched.select("device_id", "start_ns").with_row_index("_row")
+    none = pl.Series([], dtype=pl.Int64)
     for (device_id,), calls in numbered.group_by("device_id"):
-        ran = work.filter(pl.col("device_id").eq_missing(pl.lit(device_id, pl.Int32)))
-        ran = ran.filter(pl.col("start_ns") < pl.col("end_ns"))
-        started = ran["start_ns"].sort().search_sorted(calls["start_ns"], side="right")
-        ended = ran["end_ns"].sort().search_sorted(calls["start_ns"], side="right")
+        starts, ends = edges.get(device_id, (none, none))
+        started = starts.search_sorted(calls["start_ns"], side="right")
+        ended = ends.search_sorted(calls["start_ns"], side="right")
         parts.append(calls.select("_row", busy=started > ended))
-    empty = pl.DataFrame(schema={"_row": pl.get_index_type(), "busy": pl.Boolean})
-    return pl.concat([empty, *parts]).sort("_row")["busy"]
+    return pl.concat(parts).sort("_row")["busy"]
 
 
 def _starting_inside(frame: pl.DataFrame, windows: pl.DataFrame, start: str) -> pl.DataFrame:

@@ -24,6 +24,7 @@ from tracekit.api_calls import call_kind
 from tracekit.findings import Finding, FindingSeverity
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.tables.notes import Note, Severity
+from tracekit.tables.rows import rows_of
 from tracekit.units import Unit, format_number
 
 IDLE_GAPS = Table(
@@ -220,15 +221,9 @@ def caveats(
 
 
 def _ops_before_their_call(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    began = calls.lazy().select("call_id", called_ns="start_ns")
-    return (
-        ops.lazy()
-        .select("call_id", "start_ns")
-        .join(began, on="call_id")
-        .select(lead_ns=pl.col("called_ns") - pl.col("start_ns"))
-        .filter(pl.col("lead_ns") > 0)
-        .collect()
-    )
+    called = rows_of(ops["call_id"], calls.select("call_id", "start_ns"), "call_id")["start_ns"]
+    lead = (called - ops["start_ns"]).alias("lead_ns")
+    return lead.filter(lead > 0).to_frame()
 
 
 ANALYSIS = Analysis(
