@@ -30,6 +30,7 @@ def frame():
             for i, name in enumerate(header)
         }
         texts = pl.DataFrame(columns, schema=dict.fromkeys(header, pl.String))
-        return TABLES[table].conform(texts)
+        truths = [name for name in header if TABLES[table].schema[name] == pl.Boolean]
+        return TABLES[table].conform(texts.with_columns(pl.col(truths) == "true"))
 
     return build

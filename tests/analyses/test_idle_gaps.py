@@ -103,9 +103,11 @@ def test_a_host_that_was_ahead_since_the_sync_lost_its_lead_for_another_reason(p
     assert cut == [
         (100, 110, "host-blocked", "wake-up", 1, None),
         (110, 112, "host-blocked", "exposed", 1, None),
-        (112, 120, "host-blocked", "launch", 1, None),
+        (112, 115, "host-blocked", "launch", 1, None),
+        (115, 120, "launch-latency", None, None, None),
         (210, 390, "host-late", "host", None, None),
-        (390, 400, "host-late", "launch", None, None),
+        (390, 395, "host-late", "launch", None, None),
+        (395, 400, "launch-latency", None, None, None),
     ]
 
 
@@ -127,10 +129,12 @@ def test_a_launch_that_returned_after_the_device_went_idle_was_not_ahead(pieces)
         4       0          7         hipLaunchKernel      launch           390    395              4         1
         """,
     )
-    assert {row[2] for row in cut} == {"host-blocked"}
-    assert cut[-2:] == [
+    assert cut[-5:] == [
+        (140, 150, "host-blocked", "launch", 1, None),
+        (150, 160, "launch-latency", None, None, None),
         (170, 390, "host-blocked", "exposed", 1, None),
-        (390, 400, "host-blocked", "launch", 1, None),
+        (390, 395, "host-blocked", "launch", 1, None),
+        (395, 400, "launch-latency", None, None, None),
     ]
 
 
@@ -193,7 +197,7 @@ def test_an_asynchronous_copy_that_finished_on_an_idle_device_did_not_hold_the_h
         1       1     0          -           -
         """,
     )
-    assert {row[2] for row in cut} == {"host-late"}
+    assert {row[2] for row in cut} == {"host-late", "launch-latency"}
 
 
 def test_a_copy_that_waited_for_earlier_work_and_returned_with_its_own_end_held_the_host(pieces):
@@ -217,7 +221,8 @@ def test_a_copy_that_waited_for_earlier_work_and_returned_with_its_own_end_held_
     assert cut == [
         (105, 111, "host-blocked", "wake-up", 1, None),
         (111, 290, "host-blocked", "exposed", 1, None),
-        (290, 300, "host-blocked", "launch", 1, None),
+        (290, 295, "host-blocked", "launch", 1, None),
+        (295, 300, "launch-latency", None, None, None),
     ]
 
 
@@ -256,6 +261,46 @@ def test_a_gap_behind_a_wait_for_another_stream_is_a_queue_wait(pieces):
         """,
     )
     assert cut == [(100, 130, "queue-wait", "hand-over", None, None)]
+
+
+WAIT_CALLS = """
+    call_id process_id thread_id name               kind         start_ns end_ns correlation_id stream_id
+    0       0          7         hipLaunchKernel    launch            -20    -10              0         1
+    1       0          7         hipEventRecord     event_record       -9     -8              1         1
+    2       0          7         hipStreamWaitEvent event_wait          5      6              2         2
+    3       0          7         hipLaunchKernel    launch             10     20              3         2
+    """
+WAITS = "wait_id process_id waiting_stream_id recording_stream_id wait_call_id record_call_id pending_start_ns pending_end_ns evidence"
+
+
+@pytest.mark.parametrize(
+    ("recording", "op_stream"),
+    [
+        # The profiler recorded the wait without the stream that recorded the event.
+        ("-", 2),
+        # The launch goes to the waiting stream; its op, a branch of a graph, ran on another.
+        (1, 5),
+    ],
+)
+def test_a_wait_counts_with_what_is_known_of_it(pieces, recording, op_stream):
+    cut = pieces(
+        f"{OPS}\n 0 kernel a 0 0 1 0 100 0 0\n 1 kernel b 0 0 {op_stream} 130 200 3 3",
+        WAIT_CALLS,
+        waits=f"{WAITS}\n 0 0 2 {recording} 2 1 6 100 recorded",
+    )
+    assert cut == [(100, 130, "queue-wait", "hand-over", None, None)]
+
+
+def test_what_comes_long_after_the_wait_was_over_is_not_the_waits(pieces):
+    cut = pieces(
+        f"{OPS}\n 0 kernel a 0 0 1 0 100 0 0\n 1 kernel b 0 0 2 900000 900200 3 3",
+        WAIT_CALLS,
+        waits=f"{WAITS}\n 0 0 2 1 2 1 6 100 inferred",
+    )
+    assert cut == [
+        (100, 100_100, "queue-wait", "hand-over", None, None),
+        (100_100, 900_000, "launch-latency", None, None, None),
+    ]
 
 
 def test_a_wait_that_was_over_before_the_gap_does_not_explain_it(pieces):
@@ -328,39 +373,172 @@ def test_exposed_time_goes_to_the_innermost_marker_with_counting_numbers_starred
     ]
 
 
-STARVED_OPS = f"""{OPS}
-    0 kernel a 0 0 1    0  100 0 0
-    1 kernel b 0 0 1 1000 1100 1 1
+QUIET_OPS = f"""{OPS}
+    0 kernel a 0 0 1        0   100000 0 0
+    1 kernel b 0 0 1 10000000 10001000 2 2
     """
-STARVED_CALLS = """
-    call_id process_id thread_id name            kind   start_ns end_ns correlation_id stream_id
-    0       0          7         hipLaunchKernel launch      -20    -10              0         1
-    1       0          7         hipLaunchKernel launch      990    995              1         1
+QUIET_CALLS = """
+    call_id process_id thread_id name                 kind        start_ns  end_ns  correlation_id stream_id
+    0       0          7         hipLaunchKernel      launch           -20      -10              0         1
+    1       0          7         hipStreamSynchronize stream_sync       -5   {end:>7}              1         1
+    2       0          7         hipLaunchKernel      launch       9990000 10000500              2         1
     """
+RANGES = "range_id kind process_id thread_id text start_ns end_ns"
 
 
 @pytest.mark.parametrize(
-    ("ranges", "cause"),
+    ("ranges", "host"),
     [
+        # Nothing is open or called from the last range's end to the launch.
+        (f"{RANGES}\n 0 marker 0 7 step -30 100000", [("starved", 100_000, 9_990_000)]),
+        # A range in between: silence before and after it, and work inside it.
         (
-            "range_id kind process_id thread_id text start_ns end_ns\n 0 marker 0 7 step -30 50",
-            "starved",
+            f"{RANGES}\n 0 marker 0 7 plan 3000000 4000000",
+            [
+                ("starved", 100_000, 3_000_000),
+                ("host-late", 3_000_000, 4_000_000),
+                ("starved", 4_000_000, 9_990_000),
+            ],
         ),
+        # Silences of less than a millisecond are Python between two ranges.
         (
-            "range_id kind process_id thread_id text start_ns end_ns\n 0 marker 0 7 plan 300 400",
-            "host-late",
+            f"{RANGES}\n 0 marker 0 7 a 0 900000\n 1 marker 0 7 b 1899999 9990000",
+            [
+                ("host-late", 100_000, 900_000),
+                ("host-late", 900_000, 1_899_999),
+                ("host-late", 1_899_999, 9_990_000),
+            ],
         ),
         # Without any range on the thread, silence is no evidence of having nothing to do.
-        ("range_id", "host-late"),
-        (
-            "range_id kind process_id thread_id text start_ns end_ns\n 0 marker 0 8 step -30 50",
-            "host-late",
-        ),
+        (RANGES, [("host-late", 100_000, 9_990_000)]),
+        (f"{RANGES}\n 0 marker 0 8 step -30 50", [("host-late", 100_000, 9_990_000)]),
     ],
 )
-def test_a_silent_thread_is_starved_only_if_it_could_have_spoken(pieces, ranges, cause):
-    cut = pieces(STARVED_OPS, STARVED_CALLS, ranges=ranges)
-    assert {row[2] for row in cut if row[3] == "host"} == {cause}
+def test_a_thread_that_shows_nothing_for_long_is_starved_if_it_could_have_shown_something(
+    pieces, ranges, host
+):
+    cut = pieces(QUIET_OPS, QUIET_CALLS.format(end=3), ranges=ranges)
+    assert [(row[2], *row[:2]) for row in cut if row[1] <= 9_990_000] == host
+
+
+def test_an_idle_server_is_not_the_price_of_its_last_sync(pieces):
+    cut = pieces(
+        QUIET_OPS,
+        QUIET_CALLS.format(end=110_000),
+        ranges=f"{RANGES}\n 0 marker 0 7 step -30 150000\n 1 marker 0 7 step 9500000 10001000",
+    )
+    assert cut == [
+        (100_000, 110_000, "host-blocked", "wake-up", 1, None),
+        (110_000, 150_000, "host-blocked", "exposed", 1, "step"),
+        (150_000, 9_500_000, "starved", None, None, None),
+        (9_500_000, 9_990_000, "host-blocked", "exposed", 1, "step"),
+        (9_990_000, 10_000_000, "host-blocked", "launch", 1, "step"),
+    ]
+
+
+def test_from_the_return_of_its_call_on_the_next_op_is_late_and_not_the_host(pieces):
+    # The call returned 463 µs before its kernel started; only 5 µs of the gap are the host's.
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1      0    100 0 0
+        1 kernel b 0 0 1 463105 463200 1 1
+        """,
+        """
+        call_id process_id thread_id name            kind   start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel launch      -20    -10              0         1
+        1       0          7         hipLaunchKernel launch      100    105              1         1
+        """,
+    )
+    assert cut == [
+        (100, 105, "host-late", "launch", None, None),
+        (105, 463_105, "launch-latency", None, None, None),
+    ]
+
+
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_a_graph_launched_on_an_idle_device_is_no_more_of_a_lead_than_a_kernel(pieces, is_graph):
+    # Work from 120 to 220 as one kernel, or as two nodes of one graph: the next gap has one cause.
+    work = (
+        "1 kernel b 0 0 1 120 150 2 2 2\n 3 kernel c 0 0 1 150 220 2 2 2"
+        if is_graph
+        else "1 kernel b 0 0 1 120 220 2 2 -"
+    )
+    cut = pieces(
+        f"""{OPS} graph_launch_id
+        0 kernel a 0 0 1   0 100 0 0 -
+        {work}
+        4 kernel d 0 0 1 400 410 4 4 -
+        """,
+        f"""
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -20    -10              0         1
+        1       0          7         hipStreamSynchronize stream_sync       -5    110              1         1
+        2       0          7         launch               {"graph_launch" if is_graph else "launch"} 112 125 2 1
+        4       0          7         hipLaunchKernel      launch           390    400              4         1
+        """,
+    )
+    assert cut[-2:] == [
+        (220, 390, "host-blocked", "exposed", 1, None),
+        (390, 400, "host-blocked", "launch", 1, None),
+    ]
+
+
+LONG = 1_000_000  # a call that lasts this long waited
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream", "copy"),
+    [
+        # The stream it names was done long before: the null stream's rules, or a graph's branch.
+        ("stream_sync", 9, "call_id"),
+        # Freeing memory waits for the device.
+        ("free", "-", "call_id"),
+        # A blocking copy whose op was not recorded.
+        ("copy", 1, "call_id op_id process_id is_blocking\n 1 - 0 true"),
+    ],
+)
+def test_a_long_call_is_explained_by_the_work_that_ended_in_it(pieces, kind, stream, copy):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1        0 {LONG}     0 0
+        1 kernel b 0 0 1 {LONG + 300} {LONG + 400} 2 2
+        """,
+        f"""
+        call_id process_id thread_id name kind   start_ns     end_ns       correlation_id stream_id
+        0       0          7         a    launch -20          -10          0              1
+        1       0          7         b    {kind} 50           {LONG + 10}  1              {stream}
+        2       0          7         c    launch {LONG + 290} {LONG + 300} 2              1
+        """,
+        copy,
+    )
+    assert [row[2:5] for row in cut] == [
+        ("host-blocked", "wake-up", 1),
+        ("host-blocked", "exposed", 1),
+        ("host-blocked", "launch", 1),
+    ]
+
+
+def test_a_device_sync_waits_for_one_device_while_another_runs_on(pieces):
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 1   0   100 0 0
+        1 kernel b 1 0 2   0 90000 1 1
+        2 kernel c 0 0 1 320   400 3 3
+        """,
+        """
+        call_id process_id thread_id name                 kind        start_ns end_ns correlation_id stream_id
+        0       0          7         hipLaunchKernel      launch           -40    -30              0         1
+        1       0          7         hipLaunchKernel      launch           -20    -10              1         2
+        2       0          7         hipDeviceSynchronize device_sync       -5    110              2         -
+        3       0          7         hipLaunchKernel      launch           300    320              3         1
+        """,
+        window=(0, 0, 400),
+    )
+    assert [row[2:4] for row in cut] == [
+        ("host-blocked", "wake-up"),
+        ("host-blocked", "exposed"),
+        ("host-blocked", "launch"),
+    ]
 
 
 def test_ops_queued_before_recording_began_end_edge_gaps_and_lost_calls_end_unknown_ones(pieces):
@@ -468,3 +646,12 @@ def test_a_trace_without_calls_says_so_and_one_with_early_ops_names_the_clock_sk
         for note in ANALYSIS.caveats(ops, late_call, none["waits"], none["ranges"])
     }
     assert "by up to 4 ns" in codes["idle-gaps.clock-skew"]
+
+
+def test_stream_waits_of_which_the_trace_knows_only_the_call_limit_what_can_be_said(frame):
+    ops = frame("ops", f"{OPS}\n 0 kernel a 0 0 1 0 10 0 1")
+    none = {name: TABLES[name].empty() for name in ("waits", "ranges")}
+    for kind, expected in (("event_wait", ["idle-gaps.waits-unknown"]), ("launch", [])):
+        calls = frame("calls", f"call_id process_id kind start_ns end_ns\n 0 0 {kind} -4 -2")
+        notes = ANALYSIS.caveats(ops, calls, none["waits"], none["ranges"])
+        assert [n.code for n in notes if "waits" in n.code] == expected

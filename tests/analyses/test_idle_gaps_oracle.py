@@ -38,37 +38,56 @@ class Call:
 
 @st.composite
 def programs(draw):
-    """Calls of two threads, one after another on each, and an op after the start of each launch."""
+    """Calls of one or two threads, one after another on each; a launch puts one op or a graph."""
     calls, ops = [], []
+    kinds = ["launch", "launch", "launch", "graph_launch", "stream_sync", "device_sync"]
     for thread in range(draw(st.integers(1, 2))):
         now = draw(st.integers(0, 4))
         for _ in range(draw(st.integers(0, 7))):
-            kind = draw(
-                st.sampled_from(["launch", "launch", "launch", "stream_sync", "device_sync"])
-            )
+            kind = draw(st.sampled_from(kinds))
             end = now + draw(st.integers(1, 4))
             stream = draw(st.sampled_from([1, 2]))
             calls.append(Call(len(calls), thread, kind, now, end, stream))
-            if kind == "launch":
-                start = now + draw(st.integers(0, 4))
-                call = draw(st.sampled_from([calls[-1].call_id] * 5 + [None]))
-                ops.append(Op(len(ops), stream, start, start + draw(st.integers(1, 5)), call))
+            start = now + draw(st.integers(0, 4))
+            nodes = {"launch": 1, "graph_launch": draw(st.integers(1, 3))}.get(kind, 0)
+            is_lost = kind == "launch" and draw(st.integers(0, 5)) == 0
+            for _ in range(nodes):
+                stop = start + draw(st.integers(1, 4))
+                ops.append(Op(len(ops), stream, start, stop, None if is_lost else len(calls) - 1))
+                start = stop + draw(st.integers(0, 2))
             now = end + draw(st.integers(0, 4))
     return ops, calls
 
 
-def awaited_end(sync, ops, calls):
-    """When the work ended that a sync waits for, or None."""
+def in_order(ops):
+    return sorted(ops, key=lambda op: (op.start, op.op_id))
+
+
+def released_at(sync, ops, calls):
+    """When the work ended that a sync waited for; None if it did not wait."""
     own = [
-        op
+        op.end
         for op in ops
         if (sync.kind == "device_sync" or op.stream == sync.stream)
         and (op.call is None or calls[op.call].start <= sync.start)
     ]
-    if own:
-        return max(op.end for op in own)
+    if own and sync.start < max(own) <= sync.end:
+        return max(own)
     ended = [op.end for op in ops if op.end <= sync.end]
-    return max(ended) if ended and sync.end - sync.start >= 2 else None
+    lasted = sync.end - sync.start >= 2
+    return max(ended) if lasted and ended and max(ended) > sync.start else None
+
+
+def is_first_of_its_call(op, ops):
+    return op.call is None or op == in_order([o for o in ops if o.call == op.call])[0]
+
+
+def got_ahead(op, ops, calls):
+    """Whether the launch of an op had returned while the device still had other work to run."""
+    if op.call is None or not is_first_of_its_call(op, ops):
+        return False
+    before = [o.end for o in ops if (o.start, o.op_id) < (op.start, op.op_id)]
+    return bool(before) and calls[op.call].end <= max(before)
 
 
 def owner_of(gap_op, ops, calls):
@@ -77,59 +96,68 @@ def owner_of(gap_op, ops, calls):
     syncs = [
         sync
         for sync in calls
-        if sync.thread == call.thread and sync.kind != "launch" and sync.end <= call.start
-        for end in [awaited_end(sync, ops, calls)]
-        if end is not None and sync.start < end <= sync.end
+        if sync.thread == call.thread
+        and "sync" in sync.kind
+        and sync.end <= call.start
+        and released_at(sync, ops, calls) is not None
     ]
     if not syncs:
         return None
     sync = max(syncs, key=lambda s: s.end)
-    for op in ops:
-        if op.call is None:
-            continue
-        launch = calls[op.call]
-        before = [o.end for o in ops if (o.start, o.op_id) < (op.start, op.op_id)]
-        is_ahead = bool(before) and launch.end <= max(before)
-        if is_ahead and launch.start >= sync.end and launch.end <= call.start:
-            return None
-    return sync
+    caught_up = any(
+        calls[op.call].start >= sync.end and calls[op.call].end <= call.start
+        for op in ops
+        if got_ahead(op, ops, calls)
+    )
+    return None if caught_up else sync
 
 
 def verdict(instant, ops, calls):
     """(cause, part, owner) of one idle instant between ops."""
-    before = [op for op in ops if op.start <= instant]
-    after = min((op for op in ops if op.start > instant), key=lambda op: (op.start, op.op_id))
-    gap_start = max(op.end for op in before)
+    after = in_order([op for op in ops if op.start > instant])[0]
+    if not is_first_of_its_call(after, ops):
+        return "dispatch", None, None
     if after.call is None:
         return "unknown", None, None
     call = calls[after.call]
-    if call.end <= gap_start:
+    if instant >= call.end:
         return "launch-latency", None, None
     sync = owner_of(after, ops, calls)
-    if instant >= call.start:
-        return ("host-blocked", "launch", sync.call_id) if sync else ("host-late", "launch", None)
     if sync is None:
-        return "host-late", "host", None
-    if instant < awaited_end(sync, ops, calls):
+        return "host-late", "launch" if instant >= call.start else "host", None
+    if instant >= call.start:
+        return "host-blocked", "launch", sync.call_id
+    if instant < released_at(sync, ops, calls):
         return "host-blocked", "blocked", sync.call_id
     return "host-blocked", "wake-up" if instant < sync.end else "exposed", sync.call_id
 
 
 def tables(ops, calls):
-    op_rows = [
-        (o.op_id, "kernel", 0, 0, o.stream, o.start * TICK_NS, o.end * TICK_NS, o.call) for o in ops
+    graphs = {call.call_id for call in calls if call.kind == "graph_launch"}
+    op_rows = {
+        "op_id": [op.op_id for op in ops],
+        "kind": ["kernel" for _ in ops],
+        "process_id": [0 for _ in ops],
+        "device_id": [0 for _ in ops],
+        "stream_id": [op.stream for op in ops],
+        "start_ns": [op.start * TICK_NS for op in ops],
+        "end_ns": [op.end * TICK_NS for op in ops],
+        "call_id": [op.call for op in ops],
+        "graph_launch_id": [op.call if op.call in graphs else None for op in ops],
+    }
+    call_rows = {
+        "call_id": [call.call_id for call in calls],
+        "process_id": [0 for _ in calls],
+        "thread_id": [call.thread for call in calls],
+        "kind": [call.kind for call in calls],
+        "start_ns": [call.start * TICK_NS for call in calls],
+        "end_ns": [call.end * TICK_NS for call in calls],
+        "stream_id": [call.stream for call in calls],
+    }
+    return [
+        TABLES[name].conform(pl.DataFrame(rows, {n: TABLES[name].schema[n] for n in rows}))
+        for name, rows in (("ops", op_rows), ("calls", call_rows))
     ]
-    op_names = "op_id kind process_id device_id stream_id start_ns end_ns call_id".split()
-    call_rows = [
-        (c.call_id, 0, c.thread, c.kind, c.start * TICK_NS, c.end * TICK_NS, c.stream)
-        for c in calls
-    ]
-    call_names = "call_id process_id thread_id kind start_ns end_ns stream_id".split()
-    schema = lambda table, names: {n: TABLES[table].schema[n] for n in names}  # noqa: E731
-    return (
-        TABLES["ops"].conform(pl.DataFrame(op_rows, schema("ops", op_names), orient="row")),
-        TABLES["calls"].conform(pl.DataFrame(call_rows, schema("calls", call_names), orient="row")),
-    )
 
 
 @settings(max_examples=400, deadline=None)

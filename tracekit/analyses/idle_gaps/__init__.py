@@ -1,18 +1,23 @@
 """idle-gaps: a ledger in which every nanosecond of a device's idle time has exactly one cause.
 
-A gap is the time between ops of one device, over all its queues. Its cause is decided by the op
-that ends it:
+A gap is the time between ops of one device, over all its queues. The op that ends it decides:
 
 - `dispatch`: it belongs to a graph launch that had begun before the gap.
-- Submitted before the gap began, so not the host: `queue-wait` when its stream still waited for
-  another stream's work, else `launch-latency`.
-- Submitted later, so the host was behind. `host-blocked` when the host was released from a blocking
-  call by device work and has not been ahead of the device since: that call owns the gap, split into
-  `blocked` (it still waited, for another device), `wake-up` (device done → call returns),
-  `exposed` (host work after it) and `launch`. The call usually ends before or at the start of the
-  gap. Without such a call: `host-late`, or `starved` when no range was open and nothing was called.
+- Until its call returned, the host was behind. `host-blocked` when, on the thread that issued it, a
+  blocking call was released by device work and the host has not been ahead of the device since:
+  that call owns the time, split into `blocked` (it still waited, for other work), `wake-up` (device
+  done → call returns), `exposed` (host work after it) and `launch`. The call usually ends before or
+  at the start of the gap. Without such a call: `host-late`. Where the thread showed neither range
+  nor call for a millisecond or more, though it has ranges elsewhere: `starved`, whoever came
+  before.
+- From the return of its call on, it was submitted: `queue-wait` while its stream waited for another
+  stream's work (`pending`) and up to 0.1 ms after (`hand-over`), else `launch-latency`.
 - `edge`: at the ends of the window, and before ops queued before recording began.
 - `unknown`: no host call is recorded for it. Said, not guessed.
+
+It cannot tell a thread that waits for another thread from one that works: a scheduler that blocks
+for an engine thread leaves `host-late` behind. Nor can it tell what delays a submitted op where the
+trace has no waits.
 """
 
 import polars as pl
@@ -197,12 +202,13 @@ def caveats(
             "with the runtime API trace on (rocprofv3: --hip-runtime-trace)"
         )
         return [Note("idle-gaps.no-calls", Severity.NOTICE, message)]
-    if waits.is_empty():
+    asked = int((calls["kind"] == "event_wait").sum())
+    if waits.is_empty() and asked:
         message = (
-            "No waits between streams are known from this trace: `launch-latency` may contain "
-            "`queue-wait`"
+            "Streams were made to wait for events, but the trace does not say for which: what is "
+            "called launch-latency may be queue-wait"
         )
-        notes.append(Note("idle-gaps.no-waits", Severity.INFO, message))
+        notes.append(Note("idle-gaps.waits-unknown", Severity.NOTICE, message, asked))
     if ranges.is_empty():
         message = (
             "No ranges were recorded: idle time behind the host cannot be named further, and "

@@ -1,9 +1,9 @@
 """Which host calls waited for the device, and whether a gap is the price of one.
 
 A call that could block did block only if work it waits for was unfinished when it began and ended
-while it lasted. What it waits for is known from its event, stream, device or copy; where a trace
-does not name the event, an op that ended during a call of at least `MIN_UNNAMED_WAIT_NS` stands for
-it, since a call that does not wait returns in a few microseconds.
+while it lasted. What it waits for is known from its event, stream, device or copy. Where that does
+not explain a call of at least `MIN_UNNAMED_WAIT_NS`, the last op that ended during it does, since a
+call that does not wait returns in a few microseconds.
 """
 
 import polars as pl
@@ -21,6 +21,7 @@ MIN_UNNAMED_WAIT_NS = 40_000
 # the work that released it. 10 µs is far below the waits that matter.
 CLOCK_TOLERANCE_NS = 10_000
 
+# Sorts before every time of a trace and leaves room to subtract.
 _BEFORE_EVERYTHING = -(1 << 62)
 
 
@@ -35,66 +36,82 @@ def blocking_calls(
         submitted: `gaps.submitted_ops`.
 
     Returns:
-        `call_id, process_id, thread_id, name, kind, start_ns, end_ns, released_ns`, by end.
+        `call_id, process_id, thread_id, start_ns, end_ns, released_ns`, by end.
     """
-    candidates = calls.filter(pl.col("kind").is_in([*BLOCKING_KINDS, "copy"]))
+    candidates = calls.filter(pl.col("kind").is_in([*BLOCKING_KINDS, "copy", "free"]))
     kinds = candidates.partition_by("kind", as_dict=True)
     ends = _ends_by_submission(submitted)
-    columns = ["call_id", "process_id", "thread_id", "name", "kind", "start_ns", "end_ns"]
     awaited = {
         "copy": lambda some: _own_copies(some, copies, submitted, ends),
-        "device_sync": lambda some: _latest_end(some, "start_ns", ends, []),
+        "device_sync": lambda some: _some_device(some, ends),
         "stream_sync": lambda some: _latest_end(some, "start_ns", ends, ["stream_id"]),
         "event_sync": lambda some: _recorded_work(some, calls, ends),
     }
-    found = [awaited[kind](some).select(*columns, "released_ns") for (kind,), some in kinds.items()]
-    named = pl.concat(
-        [candidates.clear().select(*columns, released_ns=pl.lit(None, pl.Int64)), *found]
-    ).drop_nulls("released_ns")
-    unnamed = candidates.filter(pl.col("kind") != "copy").join(named, on="call_id", how="anti")
+    columns = ["call_id", "process_id", "thread_id", "start_ns", "end_ns"]
     waited = (pl.col("start_ns") < pl.col("released_ns")) & (
         pl.col("released_ns") <= pl.col("end_ns") + CLOCK_TOLERANCE_NS
     )
-    lasting = _ended_during(unnamed, submitted).select(*columns, "released_ns")
-    return pl.concat([named, lasting]).filter(waited).sort("end_ns")
+    nothing = candidates.clear().select(*columns, released_ns=pl.lit(None, pl.Int64))
+    named = pl.concat(
+        [nothing]
+        + [
+            awaited[k](some).select(*columns, "released_ns")
+            for (k,), some in kinds.items()
+            if k in awaited
+        ]
+    ).filter(waited)
+    # What the trace names need not be all that a call waits for: a branch of a graph on another
+    # stream, the null stream's rules, an event nobody recorded.
+    others = candidates.filter(pl.col("kind") != "copy").join(named, on="call_id", how="anti")
+    lasting = _ended_during(others, submitted).select(*columns, "released_ns").filter(waited)
+    return pl.concat([named, lasting]).sort("end_ns")
+
+
+def _some_device(syncs: pl.DataFrame, ends: pl.DataFrame) -> pl.DataFrame:
+    """A device sync waits for one device; the call does not say which, so each is tried."""
+    parts = [syncs.clear().with_columns(released_ns=pl.lit(None, pl.Int64))]
+    for own in ends.partition_by("device_id"):
+        found = _latest_end(syncs, "start_ns", own, [])
+        parts.append(found.filter(pl.col("released_ns") <= pl.col("end_ns") + CLOCK_TOLERANCE_NS))
+    tried = pl.concat([part.select(parts[0].columns) for part in parts])
+    return tried.sort("released_ns", nulls_last=True).unique(
+        "call_id", keep="last", maintain_order=True
+    )
 
 
 def _own_copies(
     calls: pl.DataFrame, copies: pl.DataFrame, submitted: pl.DataFrame, ends: pl.DataFrame
 ) -> pl.DataFrame:
-    """A copy call waits for its own op. Without an op nothing tells whether it waited.
+    """A copy call waits for its own op; one known to block, without an op, for earlier work.
 
     An asynchronous copy on an idle device may be done before its call returns without having held
     the host. So a copy that is not known to block counts only if the device still had earlier work
     when the call began, and one between page-locked memory and a device never does.
     """
-    asked = calls.select("call_id")
     done = (
-        submitted.join(asked, on="call_id", how="semi")
+        submitted.join(calls.select("call_id"), on="call_id", how="semi")
         .group_by("call_id")
         .agg(copied_ns=pl.col("end_ns").max())
     )
     how = copies.group_by("call_id").agg(pl.col("is_blocking").any(), pl.col("is_pinned").any())
     own = (
-        calls.join(done, on="call_id", how="inner")
+        calls.join(done, on="call_id", how="left")
         .join(how, on="call_id", how="left")
         .with_columns(before_ns=pl.col("start_ns") - 1)
     )
     blocks = pl.col("is_blocking").fill_null(value=False)
     had_work = (pl.col("released_ns") > pl.col("start_ns")).fill_null(value=False)
     may_block = had_work & ~pl.col("is_pinned").fill_null(value=False)
-    return (
-        _latest_end(own, "before_ns", ends, [])
-        .filter(blocks | may_block)
-        .with_columns(released_ns="copied_ns")
-    )
+    is_own = pl.col("copied_ns").is_not_null() & (blocks | may_block)
+    released = pl.when(is_own).then("copied_ns").when(blocks).then("released_ns")
+    return _latest_end(own, "before_ns", ends, []).with_columns(released_ns=released)
 
 
 def _ends_by_submission(submitted: pl.DataFrame) -> pl.DataFrame:
-    """Return `process_id, stream_id, at, end_ns` of the ops in the order they were submitted."""
+    """Return process, device, stream, `at` and `end_ns` of the ops as they were submitted."""
     # An op whose call was not recorded was submitted before whatever was.
     at = pl.col("call_start_ns").fill_null(_BEFORE_EVERYTHING)
-    return submitted.select("process_id", "stream_id", "end_ns", at=at).sort("at")
+    return submitted.select("process_id", "device_id", "stream_id", "end_ns", at=at).sort("at")
 
 
 def _latest_end(

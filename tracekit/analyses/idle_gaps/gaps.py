@@ -15,9 +15,9 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     Returns:
         `op_id, process_id, device_id, stream_id, call_id, start_ns, end_ns`, ordered by start,
         with `call_start_ns, call_end_ns` (null where the call was not recorded), `free_ns` (end of
-        everything that started before on the device; null for its first op), `is_ahead` (submitted
-        while the device still had other work to run first, so the host was ahead),
-        `is_within_graph` (an earlier op of the same graph launch has started) and
+        everything that started before on the device; null for its first op), `is_within_graph` (an
+        earlier op of the same graph launch has started), `is_ahead` (submitted while the device
+        still had other work to run first, so the host was ahead; a graph counts once) and
         `is_queued_before` (its correlation is older than the first recorded call's). A hardware
         queue is not a serial lane, so `free_ns` is a running maximum, not the end of the row
         before.
@@ -39,9 +39,13 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             "call_start_ns",
             "call_end_ns",
             "free_ns",
-            is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False),
             is_within_graph=_is_within_graph(work),
             is_queued_before=_is_queued_before(work, calls),
+        )
+        .with_columns(
+            # A graph counts once, by its first op: else its own nodes would be the host's lead.
+            is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False)
+            & ~pl.col("is_within_graph")
         )
     )
 

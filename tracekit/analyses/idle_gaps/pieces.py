@@ -6,8 +6,9 @@ import polars as pl
 
 from tracekit.analyses.idle_gaps.blocking import blocking_calls, gap_owners
 from tracekit.analyses.idle_gaps.gaps import device_gaps, outside, submitted_ops
-from tracekit.analyses.idle_gaps.under import range_steps
-from tracekit.intervals import clip, intersect, subtract, union
+from tracekit.analyses.idle_gaps.under import range_steps, silences
+from tracekit.intervals import clip, intersect, subtract
+from tracekit.intervals.matching import nearest
 from tracekit.tables.rows import rows_of
 
 CAUSES = (
@@ -36,6 +37,10 @@ PIECE_SCHEMA = pl.Schema(
     }
 )
 _HOST_PARTS = ("exposed", "host", "launch")
+
+# From the end of the awaited work to the start of the op behind the wait takes microseconds; what
+# is longer has another reason than the wait.
+HAND_OVER_LIMIT_NS = 100_000
 _THREAD = ["process_id", "thread_id"]
 
 # Ops are looked at this many at a time, so that memory is bounded however many gaps there are.
@@ -64,20 +69,21 @@ def idle_pieces(
     blockers = blocking_calls(calls, copies, submitted)
     owners = gap_owners(submitted, calls, blockers)
     threads = calls.select("call_id", "thread_id")
-    steps = range_steps(ranges)
+    steps, silence = range_steps(ranges), silences(calls, ranges)
     yield _conform([outside(submitted, known).with_columns(cause=pl.lit("edge", CAUSE))])
     for some in submitted.iter_slices(_OPS_AT_ONCE):
         gaps = device_gaps(some)
         has_call = pl.col("call_start_ns").is_not_null() & ~pl.col("is_within_graph")
-        in_time = pl.col("call_end_ns") <= pl.col("start_ns")
-        behind = gaps.filter(has_call & ~in_time)
+        is_behind = pl.col("call_end_ns") > pl.col("start_ns")
+        called = gaps.filter(has_call)
+        behind = called.filter(is_behind)
         behind = behind.hstack(rows_of(behind["call_id"], threads, "call_id")).hstack(
             rows_of(behind["op_id"], owners, "op_id")
         )
         parts = [
             _without_host(gaps.filter(~has_call)),
-            *_submitted_in_time(gaps.filter(has_call & in_time), awaited),
-            *_host_behind(behind, calls, ranges, steps),
+            *_submitted_in_time(called, awaited),
+            *_host_behind(behind, steps, silence),
         ]
         yield clip(_conform(parts), known, ["device_id"])
 
@@ -103,83 +109,100 @@ def _without_host(gaps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _submitted_in_time(gaps: pl.DataFrame, awaited: pl.DataFrame) -> list[pl.DataFrame]:
-    """Gaps before an op that was already submitted: held by another queue's op, or just late.
+    """The time of each gap after the next op's call had returned: held by a wait, or just late.
 
     It was held if a wait stood before it in its stream and what the wait was for ended no earlier
-    than everything else on the device. `pending` is the time until then, `hand-over` the rest.
+    than everything else on the device. `pending` is the time until then and `hand-over` the time
+    from there to the op, up to `HAND_OVER_LIMIT_NS`.
     """
-    bare = gaps.select("device_id", "op_id", "start_ns", "end_ns")
-    held = bare.join(awaited, on="op_id", how="left")
-    is_held = (pl.col("until_ns") >= pl.col("start_ns")).fill_null(value=False)
+    rest = gaps.select(
+        "device_id",
+        "op_id",
+        "end_ns",
+        freed_ns="start_ns",
+        start_ns=pl.max_horizontal("start_ns", "call_end_ns"),
+    ).filter(pl.col("start_ns") < pl.col("end_ns"))
+    held = rest.join(awaited, on="op_id", how="left")
+    is_held = (pl.col("until_ns") >= pl.col("freed_ns")).fill_null(value=False)
     late = held.filter(~is_held).with_columns(cause=pl.lit("launch-latency", CAUSE))
-    waited = held.filter(is_held).with_columns(cause=pl.lit("queue-wait", CAUSE))
-    return [late, *_cut(waited, ["until_ns"], ["pending", "hand-over"])]
+    waited = held.filter(is_held).with_columns(
+        cause=pl.lit("queue-wait", CAUSE), handed_ns=pl.col("until_ns") + HAND_OVER_LIMIT_NS
+    )
+    pending, handed, beyond = _cut(
+        waited, ["until_ns", "handed_ns"], ["pending", "hand-over", None]
+    )
+    beyond = beyond.with_columns(cause=pl.lit("launch-latency", CAUSE))
+    return [late, pending, handed, beyond]
 
 
 def _awaited(submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return `op_id, until_ns`: for the op right behind a wait, when the awaited work was done."""
-    asked = (
-        waits.lazy()
-        .filter(pl.col("waiting_stream_id") != pl.col("recording_stream_id"))
-        .join(
-            calls.lazy().select(wait_call_id="call_id", asked_ns="start_ns"),
-            on="wait_call_id",
-            how="inner",
-        )
-        .select("asked_ns", stream_id="waiting_stream_id", until_ns="pending_end_ns")
-        .drop_nulls()
-        .sort("asked_ns")
-        .collect()
-    )
+    """Return `op_id, until_ns`: for the op right behind a wait, when the awaited work was done.
+
+    An op stands behind a wait by the stream that its call names, which for a branch of a graph is
+    another than the op's own, and by the op's stream where the call names none.
+    """
+    asked = waits.select(
+        "wait_call_id",
+        "recording_stream_id",
+        stream_id="waiting_stream_id",
+        until_ns="pending_end_ns",
+    ).drop_nulls(["wait_call_id", "stream_id", "until_ns"])
+    asked = asked.filter(pl.col("stream_id").ne_missing(pl.col("recording_stream_id")))
+    called = rows_of(asked["wait_call_id"], calls.select("call_id", asked_ns="start_ns"), "call_id")
+    asked = asked.hstack(called).drop_nulls("asked_ns").sort("asked_ns")
+    if asked.is_empty():
+        return asked.select(pl.lit(None, pl.Int64).alias("op_id"), "until_ns")
+    launched = submitted.select("op_id", "stream_id", "call_id", "call_start_ns", "start_ns")
+    streams = rows_of(launched["call_id"], calls.select("call_id", launch="stream_id"), "call_id")
     first_of_call = (
-        submitted.lazy()
-        .join(asked.lazy().select("stream_id").unique(), on="stream_id", how="semi")
-        .drop_nulls("call_start_ns")
+        launched.with_columns(stream_id=streams["launch"].fill_null(launched["stream_id"]))
+        .drop_nulls(["call_start_ns", "stream_id"])
         .sort("call_start_ns", "start_ns")
-        .unique(["stream_id", "call_id"], keep="first", maintain_order=True)
+        .unique("call_id", keep="first", maintain_order=True)
         .select("stream_id", "op_id", "call_start_ns")
     )
-    return (
-        asked.lazy()
-        .join_asof(
-            first_of_call,
-            left_on="asked_ns",
-            right_on="call_start_ns",
-            by="stream_id",
-            strategy="forward",
-            check_sortedness=False,
-        )
-        .drop_nulls("op_id")
-        .group_by("op_id")
-        .agg(pl.col("until_ns").max())
-        .collect()
+    found = nearest(
+        asked.select("asked_ns", "stream_id", "until_ns"),
+        first_of_call,
+        left_on="asked_ns",
+        right_on="call_start_ns",
+        by=["stream_id"],
+        strategy="forward",
     )
+    return found.drop_nulls("op_id").group_by("op_id").agg(pl.col("until_ns").max())
 
 
 def _host_behind(
-    gaps: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame, steps: pl.DataFrame
+    gaps: pl.DataFrame, steps: pl.DataFrame, silence: pl.DataFrame
 ) -> list[pl.DataFrame]:
-    """Gaps whose next op had not been submitted when they began, by what the host did instead."""
-    owned = gaps.filter(pl.col("owner_call_id").is_not_null())
-    free = gaps.filter(pl.col("owner_call_id").is_null())
+    """The time of each gap until the next op's call returned, by what the host did instead."""
+    behind = gaps.with_columns(end_ns=pl.min_horizontal("call_end_ns", "end_ns"))
+    owned = behind.filter(pl.col("owner_call_id").is_not_null())
     blocked = _cut(
         owned.with_columns(cause=pl.lit("host-blocked", CAUSE)),
         ["released_ns", "owner_end_ns", "call_start_ns"],
         ["blocked", "wake-up", "exposed", "launch"],
     )
+    free = behind.filter(pl.col("owner_call_id").is_null())
     late = _cut(
         free.with_columns(cause=pl.lit("host-late", CAUSE)), ["call_start_ns"], ["host", "launch"]
     )
     pieces = pl.concat([*blocked, *late])
-    on_host = pl.col("part").is_in(_HOST_PARTS)
-    labelled = _by_range(pieces.filter(on_host), steps)
-    starved = _starved_gaps(free, labelled, calls, ranges)
-    is_starved = (pl.col("part") == "host") & pl.col("op_id").is_in(starved.implode())
-    cause = pl.when(is_starved).then(pl.lit("starved", CAUSE)).otherwise("cause")
-    return [pieces.filter(~on_host), labelled.with_columns(cause=cause)]
+    on_host = pieces.filter(pl.col("part").is_in(_HOST_PARTS))
+    starved = intersect(on_host, silence, _THREAD).with_columns(
+        cause=pl.lit("starved", CAUSE),
+        part=pl.lit(None, PART),
+        owner_call_id=pl.lit(None, pl.Int64),
+    )
+    active = subtract(on_host, silence, _THREAD)
+    named = intersect(active, steps, _THREAD)
+    elsewhere = pieces.filter(~pl.col("part").is_in(_HOST_PARTS))
+    return [elsewhere, starved, named, subtract(active, steps, _THREAD)]
 
 
-def _cut(gaps: pl.DataFrame, moments: Sequence[str], parts: Sequence[str]) -> list[pl.DataFrame]:
+def _cut(
+    gaps: pl.DataFrame, moments: Sequence[str], parts: Sequence[str | None]
+) -> list[pl.DataFrame]:
     """Cut each gap at moments given in order: `parts[i]` ends at `moments[i]`, the last at the end.
 
     A moment outside the gap, or before an earlier one, moves to the nearest that is not; pieces of
@@ -196,31 +219,3 @@ def _cut(gaps: pl.DataFrame, moments: Sequence[str], parts: Sequence[str]) -> li
         ).filter(pl.col("start_ns") < pl.col("end_ns"))
         for index, part in enumerate(parts)
     ]
-
-
-def _by_range(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """Cut pieces where the open range changes, and say which it is; null where none is open."""
-    labelled = intersect(pieces, steps, _THREAD)
-    return pl.concat([labelled, subtract(pieces, steps, _THREAD)], how="diagonal")
-
-
-def _starved_gaps(
-    late: pl.DataFrame, labelled: pl.DataFrame, calls: pl.DataFrame, ranges: pl.DataFrame
-) -> pl.Series:
-    """Return the gaps in which the issuing thread had no range open and called nothing.
-
-    Only a thread that has ranges at all can show that none was open: without ranges the gap stays
-    `host-late`, since silence is then no evidence.
-    """
-    could_speak = late.join(ranges.select(_THREAD).unique(), on=_THREAD, how="semi")
-    named = labelled.filter(pl.col("range").is_not_null() & (pl.col("part") == "host"))
-    quiet = could_speak.join(named, on="op_id", how="anti")
-    if quiet.is_empty():
-        return quiet["op_id"]
-    # The call that ends the gap does not count; any other of its thread that meets the gap does.
-    before = calls.join(quiet, on="call_id", how="anti").select(*_THREAD, "start_ns", "end_ns")
-    host = quiet.select("op_id", *_THREAD, "start_ns", end_ns="call_start_ns")
-    active = intersect(
-        host.filter(pl.col("start_ns") < pl.col("end_ns")), union(before, _THREAD), _THREAD
-    )
-    return quiet.join(active, on="op_id", how="anti")["op_id"]

@@ -2,9 +2,13 @@
 
 import polars as pl
 
-from tracekit.intervals import with_parents
+from tracekit.intervals import gaps, union, with_parents
 
 _THREAD = ["process_id", "thread_id"]
+
+# Operators and calls of a framework at work follow each other within some hundred microseconds of
+# Python; a thread that shows nothing for longer had nothing to do, as far as the trace can say.
+MIN_SILENCE_NS = 1_000_000
 # Numbers that merely count (step 12, ProfilerStep#3, bs=8) would give every step a row of its own;
 # numbers that are part of a name (layer4) stay.
 _COUNTING = r"(^|[^A-Za-z0-9_])\d+"
@@ -47,6 +51,23 @@ def range_steps(ranges: pl.DataFrame) -> pl.DataFrame:
         .drop_nulls(["range", "end_ns"])
         .collect()
     )
+
+
+def silences(calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return when each thread that has ranges had none open and called nothing, for long.
+
+    A thread without any range cannot show that none was open, so it has no silence.
+
+    Returns:
+        `process_id, thread_id, start_ns, end_ns`, each at least `MIN_SILENCE_NS`, disjoint.
+    """
+    threads = ranges.select(_THREAD).unique()
+    if threads.is_empty():
+        return ranges.select(*_THREAD, "start_ns", "end_ns")
+    called = calls.join(threads, on=_THREAD, how="semi").select(*_THREAD, "start_ns", "end_ns")
+    active = pl.concat([called, ranges.select(*_THREAD, "start_ns", "end_ns")])
+    length = pl.col("end_ns") - pl.col("start_ns")
+    return gaps(union(active, _THREAD), _THREAD).filter(length >= MIN_SILENCE_NS)
 
 
 def without_counters(text: pl.Expr) -> pl.Expr:
