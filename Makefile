@@ -14,7 +14,7 @@ demo: $(READY)
 	@echo "Open runs/demo.html in a browser, or read the report above."
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not browser and not gpu"
+	$(BIN)/python -m pytest -n 2
 
 check: $(READY)
 	$(BIN)/ruff check .

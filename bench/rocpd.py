@@ -1,17 +1,27 @@
-"""How long a large rocpd file takes to read, against SQLite's own scan of the same columns.
+"""How long a large rocpd file takes, against SQLite's own scan of the same columns.
 
     python bench/rocpd.py [--dispatches 5000000] [--rounds 3] [--keep] [FOLDER]
 
 Makes a file with as many kernel dispatches as API calls, an event for each of them, and arguments
 for the one call in a hundred that records, waits for or synchronises with an event or copies. Then
-scan and read alternate, each in a fresh process. The scan is `max()` over exactly the columns that
-the reader selects, by Python's sqlite3: one thread, no rows handed out.
+these alternate, each in a fresh process:
+
+- scan: `max()` over exactly the columns that the reader selects, by Python's sqlite3: one thread,
+  no rows handed out.
+- read: the reader, every frame materialised.
+- report: `tracekit report FILE --as json -o …`.
+- stored: the same of the run directory that `tracekit convert` made, from its stored results.
+- remade: the same with `--window 0:`, which is all of it, for which every analysis runs again.
+
+The time of scan and read is the call's own, that of the reports the whole process's. Exits 1 when a
+median is beyond its limit.
 """
 
 import argparse
 import json
+import os
 import platform
-import resource
+import shutil
 import sqlite3
 import statistics
 import subprocess
@@ -19,9 +29,14 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "formats"))
-from rocpd_files import GUID, create_tables, create_views
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from limits import Limit, exit_status
+from rocpd_file import GUID, make_file
 
+TRACEKIT = Path(sys.executable).with_name("tracekit")
+REPORT_PER_SCAN = 3
+REPORT_PEAK_MB = 2000
+STORED_PER_SCAN = 1
 NEEDED = {
     "rocpd_event": "max(id), max(stack_id), max(category_id)",
     "rocpd_region": "max(name_id), max(event_id), max(start), max(end), max(tid)",
@@ -29,102 +44,6 @@ NEEDED = {
     "max(stream_id), max(start), max(end), max(event_id)",
     "rocpd_arg": "max(event_id), max(name), max(value)",
 }
-_CALLS = ("hipLaunchKernel", "hipEventRecord", "hipStreamWaitEvent", "hipMemcpyAsync")
-_KERNELS = 300
-_CYCLE = 400
-_STREAMS = 8
-
-
-def make_file(path: Path, dispatches: int) -> None:
-    """Write a rocpd file with this many dispatches and as many API calls, two events for each pair.
-
-    Of 400 calls one records an event, one waits for it on the next stream, one copies, one
-    synchronises; all others launch a kernel. Eight streams share four queues.
-    """
-    path.unlink(missing_ok=True)
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = off")
-    connection.execute("PRAGMA synchronous = off")
-    suffix = create_tables(connection)
-    _insert_info(connection, suffix)
-    for statement in _statements(suffix, dispatches):
-        connection.execute(statement)
-    create_views(connection, [suffix])
-    connection.commit()
-    connection.close()
-
-
-def _insert_info(connection: sqlite3.Connection, suffix: str) -> None:
-    texts = ["HIP_RUNTIME_API_EXT", "KERNEL_DISPATCH", *_CALLS, "hipEventSynchronize", ""]
-    texts += [f"text {number}" for number in range(1000)]
-    rows = {
-        "rocpd_metadata(tag, value)": [("schema_version", "3"), ("guid", GUID)],
-        "rocpd_string(string)": [(text,) for text in texts],
-        "rocpd_info_node(id, hash, machine_id, hostname)": [(1, 1, "machine", "node")],
-        "rocpd_info_process(id, nid, pid, command)": [(28, 1, 28, "bench")],
-        "rocpd_info_thread(id, nid, pid, tid)": [(28, 1, 28, 28)],
-        "rocpd_info_agent(id, nid, pid, type, absolute_index, type_index, name, product_name)": [
-            (2, 1, 28, "GPU", 2, 0, "gfx942", "AMD Instinct MI300X")
-        ],
-        "rocpd_info_queue(id, nid, pid, name)": [(q, 1, 28, f"Queue {q}") for q in range(16, 20)],
-        "rocpd_info_stream(id, nid, pid, name)": [
-            (s, 1, 28, f"Stream {s}") for s in range(_STREAMS)
-        ],
-        "rocpd_info_kernel_symbol(id, nid, pid, code_object_id, display_name)": [
-            (k, 1, 28, 1, f"void kernel_{k}<bfloat16, 128>(Arguments)") for k in range(_KERNELS)
-        ]
-        + [(_KERNELS, 1, 28, 1, "__amd_rocclr_copyBuffer")],
-    }
-    for target, values in rows.items():
-        table, columns = target.split("(")
-        marks = ", ".join("?" for _ in values[0])
-        connection.executemany(f'INSERT INTO "{table}{suffix}" ({columns} VALUES ({marks})', values)
-
-
-def _statements(suffix: str, count: int) -> list[str]:
-    series = (
-        f"WITH RECURSIVE k(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM k WHERE i < {count}) INSERT"
-    )
-    place = f"i % {_CYCLE}"
-    stream = f"(i / 50) % {_STREAMS}"
-    start = "1071423126196616 + i * 2000"
-    # Of the four calls that are no launches only the copy has an op; the others' go to a launch.
-    stack = f"CASE WHEN {place} IN (1, 2, 4) THEN i - {place} + 5 ELSE i END"
-    kernel = f"CASE WHEN {place} = 3 THEN {_KERNELS} ELSE i % {_KERNELS} END"
-    name = f"CASE {place} WHEN 1 THEN 4 WHEN 2 THEN 5 WHEN 3 THEN 6 WHEN 4 THEN 7 ELSE 3 END"
-    pointer = f"printf('0x7f20%04x0', ({stream} + ({place} = 2)) % {_STREAMS} + 1)"
-    event = f"printf('0x5581%06x0', i / {_CYCLE} % 64)"
-    arguments = (
-        (1, "event", event),
-        (1, "stream", pointer),
-        (2, "stream", pointer),
-        (2, "event", event),
-        (2, "flags", "'0'"),
-        (3, "dst", "printf('0x7eda%08x', i)"),
-        (3, "src", "printf('0x7f1b%08x', i)"),
-        (3, "sizeBytes", "'4096'"),
-        (3, "kind", "'HostToDevice'"),
-        (3, "stream", pointer),
-        (4, "event", event),
-    )
-    return [
-        f"{series} INTO rocpd_event{suffix}(category_id, stack_id, parent_stack_id, "
-        "correlation_id) SELECT 1, i, 0, 0 FROM k",
-        f"{series} INTO rocpd_region{suffix}(nid, pid, tid, start, end, name_id, event_id) "
-        f"SELECT 1, 28, 28, {start}, {start} + 1500, {name}, i FROM k",
-        f"{series} INTO rocpd_event{suffix}(category_id, stack_id, parent_stack_id, "
-        f"correlation_id) SELECT 2, {stack}, {stack}, 0 FROM k",
-        f"{series} INTO rocpd_kernel_dispatch{suffix}(nid, pid, tid, agent_id, kernel_id, "
-        "dispatch_id, queue_id, stream_id, start, end, private_segment_size, "
-        "group_segment_size, region_name_id, event_id) SELECT 1, 28, 28, 2, "
-        f"{kernel}, i, 16 + {stream} % 4, {stream}, {start} + 5000, {start} + 6800, 0, 65536, 8, "
-        f"{count} + i FROM k",
-        *(
-            f"{series} INTO rocpd_arg{suffix}(event_id, position, type, name, value) "
-            f"SELECT i, 0, 'T*', '{role}', {value} FROM k WHERE {place} = {at}"
-            for at, role, value in arguments
-        ),
-    ]
 
 
 def scan(path: Path) -> None:
@@ -147,33 +66,75 @@ def read(path: Path) -> None:
 def _one(what: str, path: Path) -> None:
     started = time.perf_counter()
     {"scan": scan, "read": read}[what](path)
+    print(time.perf_counter() - started)
+
+
+def _commands(path: Path, run: Path) -> dict[str, list[str | Path]]:
+    this = [sys.executable, __file__, "--one"]
+    report = [TRACEKIT, "report", "--as", "json", "--force", "-o", run.with_suffix(".json")]
+    return {
+        "scan": [*this, "scan", path],
+        "read": [*this, "read", path],
+        "report": [*report, path],
+        "stored": [*report, run],
+        "remade": [*report, "--window", "0:", run],
+    }
+
+
+def _measured(command: list[str | Path]) -> dict[str, float]:
+    """Run a fresh process; return its seconds (its own count if it prints one), CPU and peak."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - started
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    peak_mb = usage.ru_maxrss / 1024
-    cpu = usage.ru_utime + usage.ru_stime
-    print(json.dumps({"seconds": seconds, "cpu_seconds": cpu, "peak_mb": peak_mb}))
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))} failed:\n{output}")
+    return {
+        "seconds": float(output.split()[-1]) if "--one" in command else seconds,
+        "cpu": usage.ru_utime + usage.ru_stime,
+        "peak_mb": usage.ru_maxrss * 1024 / 1e6,
+    }
 
 
-def _measured(what: str, path: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", what, str(path)]
-    result = subprocess.run(command, check=True, capture_output=True, text=True)
-    return dict(json.loads(result.stdout))
-
-
-def _report(what: str, runs: list[dict[str, float]]) -> float:
+def _medians(what: str, runs: list[dict[str, float]], scan_s: float) -> dict[str, float]:
+    """Print one line and return the medians."""
     seconds = sorted(run["seconds"] for run in runs)
-    median = statistics.median(seconds)
-    cpu = statistics.median(run["cpu_seconds"] for run in runs)
-    peak = max(run["peak_mb"] for run in runs)
+    medians = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
     print(
-        f"{what:5} median {median:6.2f} s  (min {seconds[0]:.2f}, max {seconds[-1]:.2f}, "
-        f"n={len(runs)})  cpu {cpu:.2f} s  peak {peak:,.0f} MB"
+        f"{what:6} median {medians['seconds']:6.2f} s  (min {seconds[0]:.2f}, "
+        f"max {seconds[-1]:.2f}, n={len(runs)})  cpu {medians['cpu']:.2f} s  "
+        f"peak {medians['peak_mb']:,.0f} MB  / scan = {medians['seconds'] / scan_s:.2f}"
     )
-    return median
+    return medians
+
+
+def report(path: Path, run: Path, rounds: int) -> int:
+    """Measure everything alternately, print medians and limits, return the exit status."""
+    commands = _commands(path, run)
+    runs: dict[str, list[dict[str, float]]] = {what: [] for what in commands}
+    for _ in range(rounds):
+        for what, command in commands.items():
+            runs[what].append(_measured(command))
+    json.loads(run.with_suffix(".json").read_bytes())
+    print(f"{path.name}: {path.stat().st_size / 1e9:.2f} GB; {platform.platform()}")
+    scan_s = statistics.median(one["seconds"] for one in runs["scan"])
+    medians = {what: _medians(what, measured, scan_s) for what, measured in runs.items()}
+    ratio = {what: median["seconds"] / scan_s for what, median in medians.items()}
+    peak_mb = medians["report"]["peak_mb"]
+    return exit_status(
+        [
+            Limit("report / scan", ratio["report"], REPORT_PER_SCAN, " ×"),
+            Limit("peak memory of the report", peak_mb, REPORT_PEAK_MB, " MB"),
+            Limit("stored report / scan", ratio["stored"], STORED_PER_SCAN, " ×"),
+        ]
+    )
 
 
 def main() -> None:
-    """Make the file, measure, report."""
+    """Make the file and its run directory, measure, delete them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(".bench"))
     parser.add_argument("--dispatches", type=int, default=5_000_000)
@@ -184,19 +145,23 @@ def main() -> None:
     if arguments.one:
         _one(arguments.one, arguments.folder)
         return
+    if arguments.rounds < 3:
+        parser.error("a median needs at least 3 rounds")
     arguments.folder.mkdir(parents=True, exist_ok=True)
     path = arguments.folder / f"rocpd-{arguments.dispatches}.db"
+    run = path.with_name(f"{path.stem}-run")
     if not path.exists():
         make_file(path, arguments.dispatches)
-    runs: dict[str, list[dict[str, float]]] = {"scan": [], "read": []}
-    for _ in range(arguments.rounds):
-        for what, measured in runs.items():
-            measured.append(_measured(what, path))
-    print(f"{path.name}: {path.stat().st_size / 1e9:.2f} GB; {platform.platform()}")
-    medians = {what: _report(what, measured) for what, measured in runs.items()}
-    print(f"read / scan = {medians['read'] / medians['scan']:.2f}")
-    if not arguments.keep:
-        path.unlink()
+    subprocess.run([TRACEKIT, "convert", "--force", "-o", run, path], check=True)
+    try:
+        status = report(path, run, arguments.rounds)
+    finally:
+        # The run is always made anew: one by other code would hold no usable results.
+        shutil.rmtree(run)
+        run.with_suffix(".json").unlink(missing_ok=True)
+        if not arguments.keep:
+            path.unlink()
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import polars as pl
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from rocpd import GUID, make_file
+from rocpd_file import GUID, make_file
 
 SUFFIX = "_" + GUID.replace("-", "_")
 QUERIES = {

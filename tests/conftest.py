@@ -1,20 +1,17 @@
 """Fixtures shared by all tests: frames as aligned text, and the folder of real traces."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
+from real_traces import REAL_TRACES
 
 from tracekit.tables.catalog import TABLES
-
-REAL_TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 
 
 @pytest.fixture(scope="session")
 def real_traces():
     """The folder of traces recorded by others on real GPUs; tests skip where it is absent."""
     if not REAL_TRACES.is_dir():
-        pytest.skip(f"no folder of real traces at {REAL_TRACES.parent.name}/{REAL_TRACES.name}")
+        pytest.skip(f"no folder of real traces at {REAL_TRACES}; set TRACEKIT_REAL_TRACES")
     return REAL_TRACES
 
 

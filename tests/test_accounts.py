@@ -7,7 +7,7 @@ from collections import defaultdict
 from decimal import Decimal
 
 import pytest
-from conftest import REAL_TRACES
+from real_traces import REAL_TRACES
 
 from tracekit.formats import read_trace
 from tracekit.pipeline import analyse

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tracekit.intervals import (
     clip,
     covered_ns,
+    crowded,
     depth,
     gaps,
     intersect,
@@ -20,6 +21,7 @@ from tracekit.intervals import (
     union,
     with_parents,
 )
+from tracekit.intervals.apart import MOST_GROUPS
 
 GROUPS = (None, 0, 1)
 SPAN = 12
@@ -131,6 +133,26 @@ def test_depth_counts_the_intervals_over_each_instant_in_the_fewest_segments(fou
         return [(t, following, level[t]) for t, following in pairwise(changes)]
 
     assert depth(table(found), ["device_id"]).rows() == by_group(segments)
+
+
+@given(rows)
+def test_crowded_is_where_two_intervals_of_a_group_or_more_overlap(found):
+    def twice(group):
+        covers = [set(range(start, end)) for g, start, end in found if g == group]
+        return pieces({t for t in range(2 * SPAN) if sum(t in cover for cover in covers) >= 2})
+
+    assert crowded(table(found), ["device_id"]).rows() == by_group(twice)
+
+
+@pytest.mark.parametrize("function", [union, crowded])
+def test_many_groups_give_what_few_give_one_by_one(function):
+    found = [(None, 0, 4), (None, 2, 6), (0, 5, 5), (0, 3, None), (1, 8, 9), (1, 0, 7), (1, 1, 2)]
+    # Enough further groups to be many, each with one island and one crowded stretch.
+    others = [(10 + n, start, 9) for n in range(MOST_GROUPS) for start in (1, 3)]
+    few = function(table(found), ["device_id"]).rows()
+    first = 1 if function is union else 3
+    expected = [*few, *((10 + n, first, 9) for n in range(MOST_GROUPS))]
+    assert function(table([*found, *others]), ["device_id"]).rows() == expected
 
 
 def disjoint(found):

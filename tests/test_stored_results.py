@@ -57,6 +57,15 @@ def test_results_of_other_code_or_another_window_are_made_again(run):
     assert kernels(run) == all_kernels
 
 
+@pytest.mark.parametrize("damage", ["cut", "other"])
+def test_a_damaged_result_is_made_again(run, damage):
+    all_kernels = kernels(run)
+    path = run / "results" / "kernels.parquet"
+    other = (run / "results" / "calls.parquet").read_bytes()
+    path.write_bytes(path.read_bytes()[:50] if damage == "cut" else other)
+    assert kernels(run) == all_kernels
+
+
 def test_a_missing_result_is_made_again(run):
     all_kernels = kernels(run)
     (run / "results" / "calls.parquet").unlink()

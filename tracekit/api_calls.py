@@ -6,6 +6,7 @@ import polars as pl
 
 from tracekit.tables.activity import CALL_KINDS
 
+LAUNCH_KINDS = ("launch", "graph_launch")
 # Calls that return when device work is done; copies may too, see `copy_blocks`.
 BLOCKING_KINDS = ("event_sync", "stream_sync", "device_sync")
 

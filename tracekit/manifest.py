@@ -17,20 +17,37 @@ _ALLOWED = re.compile(
     r"|(HIP|CUDA|ROCR)_VISIBLE_DEVICES|RANK|LOCAL_RANK|WORLD_SIZE|OMPI_COMM_WORLD_(RANK|SIZE))"
 )
 _PLAIN_VALUE = re.compile(r"[\w.,:%/+-]{0,64}")
-# A whole word of the name: `--hf-token`, `API_KEY`, but not `--max-tokens` or `--tokenizer`.
-_SECRET = (
-    r"(?<![a-z])(?:token|secret|passw(?:or)?d|api[-_]?key|access[-_]?key|credentials?"
-    r"|authorization|auth)(?![a-z])"
+# `--tokenizer t` and counts of tokens (`--max-new-tokens 128`, `"num_tokens": 5`) are no secrets.
+# One look ahead for the word, then the name whole: names of any length take linear time.
+_END = r"[\w.-]++[\\\"']*+"
+_COUNT = rf"(?=[\w.-]*(?:tokens|max[-_]?token)){_END}\s*+[=:]?\s*+\d{{1,9}}(?![\w.-])"
+_SECRET = r"(?:pass|pwd|token(?!i[sz])|secret|key|cred|auth)"
+_NAME = rf"(?<![\w.-])(?!{_COUNT})(?=[\w.-]*{_SECRET}){_END}"
+_FLAG = rf"(?=-){_NAME},?\s+"
+# A word as a shell reads it, with JSON lists whole; a quote that nothing closes is a character.
+_VALUE = r"(?:'[^']*'|\"(?:\\.|[^\"\\])*\"|\[[^\]]*\]|\S)+"
+# Argument lists joined by spaces have lost their quotes: a value may go on up to the next flag.
+_VALUES = rf"{_VALUE}(?:\s+(?!-){_VALUE})*"
+_SCHEME = r"(?:(?:bearer|basic|digest|token)\s+)"
+# `mysql -phunter2`; elsewhere -p is a port, a path or a count, and so is -P here.
+_PASSWORD_IN_P = r"(?:mysql|mariadb|mongo|sshpass|7z|(?:docker|podman)\s+login)"
+
+# Each keeps its first group and replaces the rest.
+_HIDDEN = tuple(
+    re.compile(rf"(?is){pattern}")
+    for pattern in (
+        rf"({_FLAG})(?:{_FLAG})*{_VALUES}",  # --password X, --use-auth --api-key X
+        rf"({_NAME}\s*[=:]\s+){_VALUES}",  # X-Api-Key: X, "token": "X"
+        rf"({_NAME}\s*(?:[=:]|(?<=[\"']),)){_SCHEME}?{_VALUE}",  # HF_TOKEN=X, ["--token","X"]
+        rf"\b(bearer\s+){_VALUE}",
+        rf"((?<!\S)(?:-[a-z]*u\s*|--[\w-]*user[=\s]\s*))(?=\S*:|['\"]){_VALUE}",  # -u me:X
+        rf"(\b{_PASSWORD_IN_P}.*?\s-(?-i:p)\s*){_VALUE}",
+        rf"(\bredis-cli.*?\s-a\s*){_VALUE}",
+        r"(\w://)[^\s/]+(?=@)",
+        r"(https?://[^\s?]+\?)\S+",
+        r"\b()(?:hf_|sk-|gh[pous]_|github_pat_|glpat-|xox[abp]-|nvapi-|AKIA|eyJ)[\w.-]{8,}",
+    )
 )
-_VALUE = r"(?:'[^']*'|\"[^\"]*\"|\S+)"
-_SECRET_ASSIGNED = re.compile(
-    rf"(?i)([\w-]*{_SECRET}[\w-]*\s*[=:]\s*)(?:(?:bearer|basic)\s+)?{_VALUE}"
-)
-_SECRET_FLAG = re.compile(rf"(?i)(--?[\w-]*{_SECRET}[\w-]*\s+)(?!-){_VALUE}")
-_BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)\S+")
-_URL_LOGIN = re.compile(r"(\w+://)[^/\s@]+@")
-_URL_QUERY = re.compile(r"(https?://[^\s?]+\?)\S+")
-_KNOWN_TOKEN = re.compile(r"\b(?:hf_|sk-|ghp_|github_pat_|glpat-|xox[abp]-|AKIA)[\w-]{8,}")
 
 
 def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -45,13 +62,12 @@ def allowed_environment(environment: Mapping[str, str]) -> dict[str, str]:
 def redacted_command(command: str) -> str:
     """Return a command line with the values of secrets replaced.
 
-    Catches `--api-key X`, `TOKEN=X`, `Authorization: Bearer X`, logins and queries in URLs and the
-    prefixes of well-known tokens. It works by names and shapes: a secret passed as a bare word
-    under an innocent flag is not recognisable, and no tool can promise otherwise.
+    A value is hidden for the name before it, of a flag, a variable, a header or a JSON key, if that
+    holds pass, pwd, token, secret, key, cred or auth, and for its shape: logins and queries in
+    URLs, `-u me:X`, `mysql -pX`, `Bearer X`, prefixes of well-known tokens. It rather hides too
+    much than too little, but a secret under an innocent name is not recognisable, nor is the second
+    word of a value that lost its quotes (`PASS=a b`), and no tool can promise otherwise.
     """
-    text = _SECRET_ASSIGNED.sub(rf"\g<1>{REDACTED}", command)
-    text = _SECRET_FLAG.sub(rf"\g<1>{REDACTED}", text)
-    text = _BEARER.sub(rf"\g<1>{REDACTED}", text)
-    text = _URL_LOGIN.sub(rf"\g<1>{REDACTED}@", text)
-    text = _URL_QUERY.sub(rf"\g<1>{REDACTED}", text)
-    return _KNOWN_TOKEN.sub(REDACTED, text)
+    for pattern in _HIDDEN:
+        command = pattern.sub(rf"\g<1>{REDACTED}", command)
+    return command

@@ -1,19 +1,19 @@
 """Chains the stages, trace → windows → analyses → report: no arithmetic beyond assembling."""
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import polars as pl
 
 from tracekit import intervals
-from tracekit.analyses import Analysis, analyses, fingerprint, tables_of
+from tracekit.analyses import Analysis, analyses, call_with_tables, fingerprint, tables_of
 from tracekit.errors import BadInput
 from tracekit.findings import Finding, FindingSeverity
 from tracekit.formats import Progress, silent
 from tracekit.reports import DeviceSummary, Report, Section, labels
 from tracekit.tables.notes import Note, Severity
-from tracekit.trace import StoredResult, StoredResults, Trace
+from tracekit.trace import DAMAGE, StoredResult, StoredResults, Trace
 from tracekit.units import format_time
 from tracekit.windows import Window, extent, printable, windows_frame, work_of
 
@@ -108,25 +108,32 @@ def _stored(trace: Trace) -> Mapping[str, StoredResult]:
     return results.by_name if results and results.made_by == fingerprint() else {}
 
 
+def _kept(analysis: Analysis, stored: StoredResult) -> tuple[Section, list[Note]] | None:
+    """Return a stored result, or None if its file is damaged: then it is made again."""
+    try:
+        frame = analysis.table.conform(stored.frame.lazy().collect())
+    except (*DAMAGE, ValueError):
+        return None
+    about = (analysis.name, analysis.question, analysis.table)
+    return Section(*about, frame, stored.skipped), list(stored.caveats)
+
+
 def _run(
     analysis: Analysis, trace: Trace, windows: pl.DataFrame, stored: StoredResult | None = None
 ) -> tuple[Section, list[Note]]:
-    if stored is not None:
-        frame = analysis.table.conform(stored.frame.lazy().collect())
-        about = (analysis.name, analysis.question, analysis.table)
-        return Section(*about, frame, stored.skipped), list(stored.caveats)
+    kept = None if stored is None else _kept(analysis, stored)
+    if kept is not None:
+        return kept
     missing = [name for name in analysis.needs if trace.table(name).is_empty()]
     if missing:
         needs = f"needs {', '.join(missing)}"
         empty = analysis.table.empty()
         return Section(analysis.name, analysis.question, analysis.table, empty, needs), []
-
-    def tables(function: Callable[..., object]) -> dict[str, pl.DataFrame]:
-        return {n: windows if n == "windows" else trace.table(n) for n in tables_of(function)}
-
-    frame = analysis.table.conform(analysis.compute(**tables(analysis.compute)))
     caveats = analysis.caveats
-    notes = caveats(**tables(caveats)) if caveats else []
+    needed = {*tables_of(analysis.compute), *(tables_of(caveats) if caveats else ())}
+    frames = {name: windows if name == "windows" else trace.table(name) for name in needed}
+    frame = analysis.table.conform(call_with_tables(analysis.compute, frames))
+    notes = call_with_tables(caveats, frames) if caveats else []
     return Section(analysis.name, analysis.question, analysis.table, frame), notes
 
 
@@ -162,7 +169,8 @@ def _findings(analysis: Analysis, section: Section) -> list[Finding]:
 
 
 def _deviceless(trace: Trace) -> list[Note]:
-    count = trace.scan("ops").select(pl.col("device_id").null_count()).collect().item()
+    query = trace.scan("ops").select(pl.col("device_id").null_count())
+    count = trace.collect("ops", query).item()
     message = "Ops without a device are in no device's busy or idle time."
     return [Note("trace-ops.no-device", Severity.DATA_LOSS, message, count)] if count else []
 

@@ -10,6 +10,9 @@ from tracekit.tables import Table
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import NOTES, Note
 
+# What polars raises on a Parquet file with flipped bytes: its reader may even panic.
+DAMAGE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
@@ -82,14 +85,22 @@ class Trace:
             UnreadableTrace: The table of a run directory is damaged.
         """
         if name not in self._loaded:
-            try:
-                self._loaded[name] = TABLES[name].ordered(self.scan(name).collect())
-            except (pl.exceptions.PolarsError, OSError) as error:
-                where = ", ".join(self.sources)
-                raise UnreadableTrace(
-                    where, f"table {name} is damaged", "Convert the original trace again"
-                ) from error
+            self._loaded[name] = TABLES[name].ordered(self.collect(name, self.scan(name)))
         return self._loaded[name]
+
+    def collect(self, name: str, query: pl.LazyFrame) -> pl.DataFrame:
+        """Return the rows of a query on one table.
+
+        Raises:
+            UnreadableTrace: The table of a run directory is damaged.
+        """
+        try:
+            return query.collect()
+        except DAMAGE as error:
+            where = ", ".join(self.sources)
+            raise UnreadableTrace(
+                where, f"table {name} is damaged", "Convert the original trace again"
+            ) from error
 
     def scan(self, name: str) -> pl.LazyFrame:
         """Return one canonical table lazily, for a query that needs a few of its columns."""

@@ -11,6 +11,7 @@ from tracekit.tables.notes import Severity
 from tracekit.trace import Trace
 from tracekit.units import Unit, format_number, format_time, parse_duration
 
+LARGEST_NS = 1 << 62  # 146 years; what is added to it still fits the columns
 _WINDOW_FORMS = "START:END (10ms:20ms, 1.5s:, :-100us) or the text of a marker ('step 12')"
 
 
@@ -44,6 +45,8 @@ def window_named(trace: Trace, text: str) -> Window:
         default if number is None else (last_ns if number < 0 else first_ns) + number
         for number, default in zip(numbers, (first_ns, last_ns), strict=True)
     )
+    if max(abs(start_ns), abs(end_ns)) > LARGEST_NS:
+        raise BadInput(f"--window {text}", "is beyond any clock", f"Give {_WINDOW_FORMS}")
     if start_ns >= end_ns:
         between = f"{format_time(start_ns, first_ns)} to {format_time(end_ns, first_ns)}"
         length = format_number(last_ns - first_ns, Unit.DURATION)
@@ -81,7 +84,8 @@ def _window_of(hits: pl.DataFrame, text: str, where: str, first_ns: int) -> Wind
 def work_of(trace: Trace) -> pl.DataFrame:
     """Return device, start and end of the ops that count as busy: no barriers, a known device."""
     counts = pl.col("device_id").is_not_null() & (pl.col("kind") != "barrier")
-    return trace.scan("ops").filter(counts).select("device_id", "start_ns", "end_ns").collect()
+    query = trace.scan("ops").filter(counts).select("device_id", "start_ns", "end_ns")
+    return trace.collect("ops", query)
 
 
 def extent(trace: Trace) -> tuple[int, int]:

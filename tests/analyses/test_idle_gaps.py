@@ -596,6 +596,11 @@ def test_a_given_window_cuts_gaps_and_what_lies_outside_the_ops_is_edge(pieces, 
     assert [row[:3] for row in pieces(ops, window=window)] == expected
 
 
+def test_a_device_whose_ops_have_no_length_is_idle_all_the_time(pieces):
+    ops = f"{OPS}\n 0 kernel a 0 0 1 5 5 - 1\n 1 kernel b 0 0 1 105 105 - 2"
+    assert [row[:3] for row in pieces(ops)] == [(5, 105, "edge")]
+
+
 def test_an_owner_of_a_large_share_becomes_a_finding_that_names_call_and_caller(frame):
     ops = frame(
         "ops",

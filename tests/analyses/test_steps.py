@@ -164,6 +164,38 @@ def test_a_marker_that_recurs_or_holds_too_little_is_no_step(run, third_text, la
     assert result.is_empty()
 
 
+def test_markers_that_do_not_recur_hide_no_steps_inside_them(run, check):
+    # Two levels around the steps, one of them twice; `around` lies inside markers that recur.
+    result = run(
+        ANALYSIS.compute,
+        ranges=f"""{MARKERS.strip()}
+        10 marker 0 7 serve~forever   0   300
+        11 marker 0 7 requests~1      0   195
+        12 marker 0 7 requests~2      195 300
+        """,
+        ops=f"""{OPS}
+        0 kernel 0 0 20  50  0 -
+        1 kernel 0 0 120 150 1 -
+        2 kernel 0 0 220 250 2 -
+        """,
+        calls=f"""{CALLS}
+        0 0 7 hipLaunchKernel launch 15  16  -
+        1 0 7 hipLaunchKernel launch 115 116 -
+        2 0 7 hipLaunchKernel launch 215 216 -
+        """,
+    )
+    check(
+        result,
+        STEPS,
+        """
+        found_by label        start_ns end_ns
+        marker   batch~1~of~4 0        90
+        marker   batch~2~of~4 100      190
+        marker   batch~3~of~4 200      290
+        """,
+    )
+
+
 def test_the_recurring_graph_with_the_most_device_time_cuts_steps_where_nothing_is_marked(
     run, check
 ):

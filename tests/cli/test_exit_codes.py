@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pty
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -61,6 +62,12 @@ def test_a_closed_pipe_ends_quietly_with_141(program, run_directory):
     )
     os.close(write_end)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_stdout_closed_by_the_shell_is_no_crash(program, run_directory):
+    words = shlex.join([*program, "info", str(run_directory)])
+    result = subprocess.run(["bash", "-c", f"{words} >&-"], capture_output=True, text=True)
+    assert (result.returncode, result.stderr) == (0, "")
 
 
 def test_a_full_disk_under_stdout_is_said_in_one_line(program, run_directory):

@@ -127,6 +127,15 @@ def test_an_output_that_cannot_be_is_refused(run_directory, tmp_path, capsys, pl
     assert problem in capsys.readouterr().err
 
 
+def test_a_report_never_replaces_what_it_is_made_from(run_directory, capsys):
+    for inside in (run_directory, run_directory / "manifest.json"):
+        assert (
+            main(["report", str(run_directory), "-o", str(inside), "--as", "json", "--force"]) == 2
+        )
+        assert "the trace itself" in capsys.readouterr().err
+    assert main(["info", str(run_directory)]) == 0
+
+
 def test_a_device_file_is_never_replaced(run_directory, capsys):
     assert main(["report", str(run_directory), "--as", "md", "--force", "-o", "/dev/null"]) == 2
     assert "is not a plain file" in capsys.readouterr().err

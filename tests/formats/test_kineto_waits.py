@@ -154,3 +154,147 @@ def test_a_stream_sync_call_gets_its_stream_and_minus_one_is_no_stream(read):
     assert rows(trace, "streams", "handle") == [(7,)]
     assert rows(trace, "calls", "stream_id") == [(0,), (None,)]
     assert trace.table("waits").is_empty()
+
+
+def wait(ts, correlation, stream, on, recorded, device=0):
+    row = cuda_sync(
+        "Stream Wait Event",
+        ts,
+        0,
+        correlation,
+        stream,
+        wait_on_stream=on,
+        wait_on_cuda_event_record_corr_id=recorded,
+        wait_on_cuda_event_id=19,
+    )
+    row["args"]["device"] = row["pid"] = device
+    return row
+
+
+def pending_us(trace):
+    """Return the pending interval of each wait in µs."""
+    times = ((pl.col(f"pending_{edge}_ns") - 10**18) // 1000 for edge in ("start", "end"))
+    return trace.table("waits").select(times).rows()
+
+
+def numbered(trace):
+    """Return device number and handle of each stream."""
+    devices = dict(rows(trace, "process_devices", "device_id", "local_index"))
+    streams = rows(trace, "streams", "stream_id", "device_id", "handle")
+    return {stream: (devices[device], handle) for stream, device, handle in streams}
+
+
+def recorders(trace):
+    """Return device number and handle of each wait's recording stream."""
+    streams = numbered(trace)
+    return [streams.get(stream) for (stream,) in rows(trace, "waits", "recording_stream_id")]
+
+
+def chain_over_stream_22(*ops):
+    """Stream 20 runs A, 22 waits for it and 28 waits for 22, which has nothing behind its wait."""
+    return (
+        call("cudaLaunchKernel", 0, 1, 1),
+        call("cudaEventRecord", 2, 1, 3),
+        call("cudaStreamWaitEvent", 3, 1, 4),
+        call("cudaEventRecord", 4, 1, 5),
+        call("cudaStreamWaitEvent", 5, 1, 6),
+        call("cudaLaunchKernel", 6, 1, 7),
+        kernel("A", 10, 990, 1, stream=20),
+        kernel("after", 1005, 10, 7, stream=28),
+        wait(3, 4, 22, 20, 3),
+        wait(5, 6, 28, 22, 5),
+        *ops,
+    )
+
+
+def test_a_record_on_a_stream_that_itself_waits_is_done_when_that_wait_is_over(read):
+    early = kernel("early", 10, 5, 2, stream=22)
+    trace = read(call("cudaLaunchKernel", 1, 1, 2), early, *chain_over_stream_22(), **CUDA)
+    assert pending_us(trace) == [(15, 1000), (6, 1000)]
+
+
+def test_a_wait_is_followed_through_a_stream_without_any_op(read):
+    assert pending_us(read(*chain_over_stream_22(), **CUDA)) == [(4, 1000), (6, 1000)]
+
+
+def test_what_a_stream_waits_for_after_the_record_does_not_hold_the_record_up(read):
+    trace = read(
+        call("cudaLaunchKernel", 0, 1, 1),
+        call("cudaLaunchKernel", 1, 1, 2),
+        call("cudaEventRecord", 2, 1, 3),
+        call("cudaEventRecord", 3, 1, 4),
+        call("cudaStreamWaitEvent", 4, 1, 5),
+        call("cudaStreamWaitEvent", 5, 1, 6),
+        kernel("A", 10, 990, 1, stream=20),
+        kernel("early", 10, 5, 2, stream=22),
+        wait(4, 5, 22, 20, 3),
+        wait(5, 6, 28, 22, 4),
+        **CUDA,
+    )
+    assert pending_us(trace) == [(15, 1000), (6, 15)]
+
+
+def across_devices(*more):
+    return (
+        call("cudaLaunchKernel", 0, 1, 1),
+        call("cudaEventRecord", 2, 1, 3),
+        call("cudaStreamWaitEvent", 3, 1, 4),
+        kernel("recorded", 10, 90, 1, stream=20, device=1),
+        wait(3, 4, 24, 20, 3),
+        *more,
+    )
+
+
+def test_a_wait_for_another_devices_stream_finds_it_and_makes_no_stream_up(read):
+    trace = read(*across_devices(), **CUDA)
+    assert recorders(trace) == [(1, 20)]
+    assert pending_us(trace) == [(4, 100)]
+    assert sorted(numbered(trace).values()) == [(0, 24), (1, 20)]
+    record = trace.table("calls").filter(pl.col("name") == "cudaEventRecord")
+    assert record["stream_id"].to_list() == trace.table("waits")["recording_stream_id"].to_list()
+
+
+def test_of_one_number_on_two_devices_the_waits_own_is_taken(read):
+    trace = read(*across_devices(kernel("own", 5, 10, 2, stream=20)), **CUDA)
+    assert recorders(trace) == [(0, 20)]
+    assert pending_us(trace) == [(4, 15)]
+
+
+def test_the_record_calls_own_row_says_on_which_device_its_stream_is(read):
+    own = kernel("own", 5, 10, 2, stream=20)
+    recorded = kernel("cudaEventRecord", 2, 0, 3, stream=20, device=1, category="cuda_event")
+    trace = read(*across_devices(own, recorded), **CUDA)
+    assert recorders(trace) == [(1, 20)]
+    assert pending_us(trace) == [(4, 100)]
+
+
+def test_of_one_number_on_several_other_devices_none_is_taken(read):
+    trace = read(*across_devices(kernel("other", 5, 10, 2, stream=20, device=2)), **CUDA)
+    assert recorders(trace) == [None]
+    assert pending_us(trace) == [(4, None)]
+
+
+def test_a_number_that_no_row_has_is_a_stream_only_where_the_process_has_one_device(read):
+    asked = (call("cudaStreamWaitEvent", 3, 1, 4), wait(3, 4, 24, 20, 3))
+    assert recorders(read(*asked, **CUDA)) == [(0, 20)]
+    assert recorders(read(*asked, kernel("k", 5, 1, 1, device=1), **CUDA)) == [None]
+
+
+def test_a_record_after_a_graph_launch_is_done_when_the_whole_graph_is(read):
+    trace = read(
+        call("cudaGraphLaunch", 0, 1, 1),
+        call("cudaEventRecord", 2, 1, 3),
+        call("cudaStreamWaitEvent", 3, 1, 4),
+        call("cudaLaunchKernel", 4, 1, 5),
+        call("cudaEventRecord", 5, 1, 6),
+        call("cudaStreamWaitEvent", 6, 1, 7),
+        kernel("root", 10, 10, 1, stream=20),
+        kernel("branch", 20, 490, 1, stream=21),
+        kernel("longer branch", 20, 580, 1, stream=22),
+        kernel("after", 612, 10, 5, stream=28),
+        wait(3, 4, 28, 20, 3),
+        wait(6, 7, 29, 21, 6),
+        **CUDA,
+    )
+    # The launch stream is done with the longest branch; a branch's stream with its own.
+    assert pending_us(trace) == [(4, 600), (7, 510)]

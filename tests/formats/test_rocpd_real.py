@@ -110,7 +110,7 @@ def test_the_hand_made_file_without_events_is_read_in_part_and_says_so(real_trac
     path = real_traces / "rocpd" / "SYNTHETIC_babeltrace_test_rocm_database.db"
     trace = FORMAT.read(path, silent)
 
-    assert trace.table("ops")["kind"].to_list() == ["kernel", "kernel", "copy", "copy"]
+    assert trace.table("ops")["kind"].to_list() == ["copy", "kernel", "kernel", "copy"]
     assert trace.table("ops")["call_id"].null_count() == 4
     assert trace.table("ranges")["text"].to_list() == ["main_region", "gpu_computation"]
     assert "rocpd.tables-missing" in {note.code for note in trace.notes}

@@ -117,6 +117,26 @@ def test_work_of_a_graph_counts_for_the_stream_it_was_launched_on(tmp_path):
     assert read(file.save()).table("waits")["pending_end_ns"].to_list() == [500]
 
 
+def test_a_record_on_a_stream_that_itself_waits_is_done_when_that_wait_is_over(tmp_path):
+    file = two_streams(tmp_path / "a.db")
+    file.queue(18, "Queue 2")
+    file.call("hipEventRecord", 3, 40, 50, event="0xe", stream="0xa")
+    file.call("hipEventRecord", 4, 51, 52, event="0xd", stream="0xb")
+    file.call("hipStreamWaitEvent", 5, 60, 70, stream="0xb", event="0xe")
+    file.call("hipEventRecord", 6, 80, 90, event="0xf", stream="0xb")
+    file.call("hipStreamWaitEvent", 7, 100, 110, stream="0xc", event="0xf")
+    file.call("hipStreamWaitEvent", 8, 120, 130, stream="0xc", event="0xd")
+    file.call("hipLaunchKernel", 9, 140, 145, stream="0xc")
+    file.dispatch("after both", 9, 205, 210, stream=5, queue=18)
+
+    waits = read(file.save()).table("waits")
+
+    # 0xe is done at 200 with the producer, 0xf therefore too although 0xb ran until 150 only; 0xd
+    # was recorded before 0xb was made to wait.
+    expected = [(150, 200), (110, 200), (130, 150)]
+    assert waits.select("pending_start_ns", "pending_end_ns").rows() == expected
+
+
 def test_recorded_waits_are_taken_as_they_are(tmp_path, frame):
     file = small_file(tmp_path / "a.db", newest=True)
     file.queue(17, "Queue 1")

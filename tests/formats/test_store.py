@@ -48,8 +48,9 @@ def test_a_process_has_a_shard_of_its_own_and_nothing_is_read_before_it_is_asked
 ):
     write_run(trace, tmp_path / "run", force=False)
     shard = tmp_path / "run" / "shards" / "1" / "ops.parquet"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:4] + b"\xff" * 60 + content[64:])  # the footer stays whole
     back = read_trace([tmp_path / "run"])
-    shard.write_bytes(shard.read_bytes()[:-1] + b"X")  # opening would have read the footer
     with pytest.raises(UnreadableTrace, match="ops is damaged"):
         back.table("ops")
     assert back.table("calls").height == 1
@@ -70,7 +71,7 @@ def test_an_existing_run_is_replaced_only_by_force_and_nothing_else_ever(trace, 
 
 
 def test_a_run_that_cannot_be_written_leaves_nothing_behind(trace, tmp_path):
-    with pytest.raises(TracekitError, match="cannot be written"):
+    with pytest.raises(TracekitError, match=r"its folder does not exist\. Make it: mkdir -p"):
         write_run(trace, tmp_path / "missing" / "run", force=False)
     assert list(tmp_path.iterdir()) == []
 
@@ -117,6 +118,32 @@ def test_a_table_with_other_columns_is_refused(trace, tmp_path, frame):
     )
     with pytest.raises(UnreadableTrace, match="devices has other columns"):
         read_trace([tmp_path / "run"])
+
+
+@pytest.mark.parametrize("lost", ["shards/1/ops.parquet", "shards/shared/devices.parquet"])
+def test_a_run_with_a_part_gone_is_refused_and_not_read_as_less(trace, tmp_path, lost):
+    write_run(trace, tmp_path / "run", force=False)
+    (tmp_path / "run" / lost).unlink()
+    with pytest.raises(UnreadableTrace, match=f"is incomplete: {lost} is gone"):
+        read_trace([tmp_path / "run"])
+
+
+@pytest.mark.parametrize("keep", [0, 40])
+def test_a_cut_table_is_refused_when_the_run_is_opened(trace, tmp_path, keep):
+    write_run(trace, tmp_path / "run", force=False)
+    shard = tmp_path / "run" / "shards" / "0" / "ops.parquet"
+    shard.write_bytes(shard.read_bytes()[:keep])
+    with pytest.raises(UnreadableTrace, match="its table ops is damaged"):
+        read_trace([tmp_path / "run"])
+
+
+def test_what_a_killed_conversion_left_is_swept_by_the_next(trace, tmp_path):
+    nobody = tmp_path / ".run.partial-999999999"
+    somebody = tmp_path / f".run.partial-{os.getppid()}"
+    nobody.mkdir()
+    somebody.mkdir()
+    write_run(trace, tmp_path / "run", force=False)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [somebody.name, "run"]
 
 
 def test_a_half_written_run_is_never_under_the_final_name(trace, tmp_path, monkeypatch):

@@ -85,6 +85,7 @@ def test_every_markdown_row_has_as_many_cells_as_its_head(report):
         ("a|b", r"`a\|b`"),
         ("a `b` c", "`` a `b` c ``"),
         ("two\nlines", "`two lines`"),
+        ("red\x1b[31m\x07\u202e", "`red\ufffd[31m\ufffd\ufffd`"),
     ],
 )
 def test_a_name_stays_what_it_is_in_markdown(name, span):

@@ -108,6 +108,8 @@ def test_several_matches_are_stated(trace):
         ("300:100", "is empty"),
         ("100:100", "is empty"),
         ("5ms:", "is empty"),
+        ("0:99999999999999999999999", "is beyond any clock"),
+        ("-99999999999999999999:", "is beyond any clock"),
         ("tick", "is an instant"),
         ("step 3", "no marker of this trace holds this text"),
         ("10mm:20ms", "no marker of this trace holds this text"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import polars as pl
 
@@ -17,6 +18,8 @@ from tracekit.findings import Finding
 from tracekit.registry import load_room
 from tracekit.tables import Table
 from tracekit.tables.notes import Note
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,6 @@ def tables_of(function: Callable[..., object]) -> tuple[str, ...]:
     return tuple(inspect.signature(function).parameters)
 
 
-def call_with_tables(function: Callable[..., object], frames: Mapping[str, pl.DataFrame]) -> object:
+def call_with_tables(function: Callable[..., T], frames: Mapping[str, pl.DataFrame]) -> T:
     """Call a function with the tables its parameters name."""
     return function(**{name: frames[name] for name in tables_of(function)})

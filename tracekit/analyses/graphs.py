@@ -6,6 +6,7 @@ from tracekit.analyses import Analysis
 from tracekit.intervals import overlapping_host, union
 from tracekit.tables import Column, Table, enum_column, id_column, name_column, time_column
 from tracekit.tables.notes import Note, Severity
+from tracekit.tables.rows import starting_inside
 from tracekit.units import Unit
 
 IDENTITIES = ("exec-key", "exec-id", "sequence", "none")
@@ -115,7 +116,8 @@ def _launched(ops: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> 
     without = called.join(recorded, on="graph_launch_id", how="anti")
     with_ops = recorded.join(called, on="graph_launch_id", how="left")
     launched = pl.concat(
-        [_starting_inside(with_ops, windows), overlapping_host(without, windows)], how="diagonal"
+        [starting_inside(with_ops, windows, "first_ns"), overlapping_host(without, windows)],
+        how="diagonal",
     )
     by_key, by_id = pl.col("graph_exec_key").is_not_null(), pl.col("graph_exec_id").is_not_null()
     by_sequence = pl.col("ops").is_not_null() & ~by_key & ~by_id
@@ -166,17 +168,6 @@ def _recorded(ops: pl.DataFrame) -> pl.DataFrame:
         .join(busy, on=by, how="left")
         .with_columns(pl.col("busy_ns").fill_null(0))
         .collect()
-    )
-
-
-def _starting_inside(launched: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    bounds = windows.select("device_id", _from="start_ns", _until="end_ns")
-    after = pl.col("first_ns") >= pl.col("_from")
-    before = pl.col("first_ns") < pl.col("_until")
-    return (
-        launched.join(bounds, on="device_id", nulls_equal=True)
-        .filter(after.fill_null(value=True) & before.fill_null(value=True))
-        .drop("_from", "_until")
     )
 
 

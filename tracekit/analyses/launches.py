@@ -3,13 +3,13 @@
 import polars as pl
 
 from tracekit.analyses import Analysis
+from tracekit.api_calls import LAUNCH_KINDS
 from tracekit.intervals import overlapping_host
 from tracekit.tables import Column, Table, enum_column, id_column, name_column
 from tracekit.tables.notes import Note, Severity
-from tracekit.tables.rows import rows_of
+from tracekit.tables.rows import rows_of, starting_inside
 from tracekit.units import Unit
 
-LAUNCH_KINDS = ("launch", "graph_launch")
 REASONS = ("before-window", "no-call")
 _OP_COLUMNS = ("process_id", "device_id", "start_ns", "end_ns", "call_id", "correlation_id")
 _LAUNCHES_AT_ONCE = 1_000_000
@@ -107,7 +107,7 @@ def _launched(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) ->
     edges = _starts_and_ends(work)
     # A slice at a time: a row here is far wider than what is left of it.
     parts = [
-        _queued(_starting_inside(some, windows, "op_start"), mine, edges)
+        _queued(starting_inside(some, windows, "op_start"), mine, edges)
         for some in list(first.iter_slices(_LAUNCHES_AT_ONCE)) or [first]
     ]
     return pl.concat([*parts, _opless(calls, first, windows)], how="diagonal")
@@ -180,16 +180,6 @@ def _was_busy(
     return pl.concat(parts).sort("_row")["busy"]
 
 
-def _starting_inside(frame: pl.DataFrame, windows: pl.DataFrame, start: str) -> pl.DataFrame:
-    first = dict(windows.select("device_id", "start_ns").iter_rows())
-    last = dict(windows.select("device_id", "end_ns").iter_rows())
-    device = pl.col("device_id")
-    after = pl.col(start) >= device.replace_strict(first, default=None, return_dtype=pl.Int64)
-    before = pl.col(start) < device.replace_strict(last, default=None, return_dtype=pl.Int64)
-    has_window = device.is_in(list(first), nulls_equal=True)
-    return frame.filter(has_window & after.fill_null(value=True) & before.fill_null(value=True))
-
-
 def _uncalled(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     recorded = calls.group_by("process_id").agg(lowest=pl.col("correlation_id").min())
     reason = pl.when(pl.col("correlation_id") < pl.col("lowest")).then(
@@ -197,7 +187,7 @@ def _uncalled(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) ->
     )
     uncalled = work.filter(pl.col("call_id").is_null())
     return (
-        _starting_inside(uncalled, windows, "start_ns")
+        starting_inside(uncalled, windows, "start_ns")
         .join(recorded, on="process_id", how="left", nulls_equal=True)
         .group_by("process_id", reason.otherwise(pl.lit("no-call")).alias("reason"))
         .agg(ops=pl.len())

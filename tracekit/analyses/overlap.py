@@ -81,11 +81,9 @@ def overlap(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     differ from what runs alone for other reasons. A slowdown near 1 does not show that overlap was
     free either, since other kernels may pay.
     """
-    work = clip(_work(ops), windows, ["device_id"])
-    lanes = union(work, ["device_id", "lane_id"]).drop("lane_id").sort("start_ns")
-    together = crowded(lanes, ["device_id"])
-    rows = [_devices(work, lanes, together), _kernels(work, together)]
-    result = OVERLAP.conform(pl.concat(rows, how="diagonal"))
+    work = clip(_work(ops).collect(), windows, ["device_id"])
+    devices, together = _devices(work)
+    result = OVERLAP.conform(pl.concat([devices, _kernels(work, together)], how="diagonal"))
     return result.sort(
         "device_id",
         "scope",
@@ -95,10 +93,10 @@ def overlap(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _work(ops: pl.DataFrame) -> pl.DataFrame:
+def _work(ops: pl.DataFrame) -> pl.LazyFrame:
     """Return the ops that do work with `lane_id`, the stream or else the queue."""
-    streams = ops.group_by("device_id").agg(pl.col("stream_id").count())
-    with_streams = streams.filter(pl.col("stream_id") > 0)["device_id"]
+    in_streams = ops.select("device_id", "stream_id").filter(pl.col("stream_id").is_not_null())
+    with_streams = in_streams["device_id"].unique()
     named = pl.col("device_id").is_in(with_streams.implode(), nulls_equal=True)
     return (
         ops.lazy()
@@ -111,16 +109,19 @@ def _work(ops: pl.DataFrame) -> pl.DataFrame:
             "end_ns",
             lane_id=pl.when(named).then("stream_id").otherwise("queue_id"),
         )
-        .collect()
     )
 
 
-def _devices(work: pl.DataFrame, lanes: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
+def _devices(work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the rows of devices, and when two lanes or more of each were busy."""
     by = "device_id"
+    # Ordered by start across lanes, once for both uses; the islands may be as many as the ops.
+    lanes = union(work, [by, "lane_id"]).drop("lane_id").sort("start_ns")
+    together = crowded(lanes, [by])
     busy = union(lanes, [by]).group_by(by).agg(busy_ns=_LENGTH.sum())
     lane_busy = lanes.group_by(by).agg(lane_busy_ns=_LENGTH.sum())
     overlapped = together.group_by(by).agg(overlapped_ns=_LENGTH.sum())
-    return (
+    devices = (
         work.group_by(by)
         .agg(ops=pl.len())
         .join(busy, on=by, nulls_equal=True)
@@ -137,6 +138,7 @@ def _devices(work: pl.DataFrame, lanes: pl.DataFrame, together: pl.DataFrame) ->
             hidden_ns=pl.col("lane_busy_ns") - pl.col("busy_ns"),
         )
     )
+    return devices, together
 
 
 def _kernels(work: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
@@ -181,8 +183,8 @@ def caveats(ops: pl.DataFrame) -> list[Note]:
                 "The trace names neither streams nor queues, so no overlap can be seen.",
             )
         ]
-    lanes = _work(ops).group_by("device_id").agg(pl.col("lane_id").n_unique())
-    if not (lanes["lane_id"] > 1).any():
+    lanes = _work(ops).group_by("device_id", "lane_id").agg().collect()
+    if not lanes["device_id"].is_duplicated().any():
         return []
     return [
         Note(

@@ -3,7 +3,8 @@
 import polars as pl
 
 from tracekit.analyses import Analysis
-from tracekit.intervals import clip, union
+from tracekit.intervals import clip
+from tracekit.intervals.apart import apart, groups_of, islands_of
 from tracekit.tables import Column, Table, enum_column, id_column, text_column
 from tracekit.tables.notes import Note, Severity
 from tracekit.units import Unit
@@ -146,27 +147,11 @@ def _devices(work: pl.DataFrame, devices: pl.DataFrame, windows: pl.DataFrame) -
 
 def _busy(work: pl.DataFrame, by: list[str], windows: pl.DataFrame) -> pl.DataFrame:
     """Return `[*by, ops, sum_ns, busy_ns, longest_idle_ns, window_ns]` per group."""
-    length = pl.col("end_ns") - pl.col("start_ns")
-    sums = work.group_by(by).agg(ops=pl.len(), sum_ns=length.sum())
-    # Islands come ordered by time within each group, but the gap before a group's first is none.
-    islands = union(work, by)
-    same_group = pl.all_horizontal(pl.col(name).eq_missing(pl.col(name).shift(1)) for name in by)
-    gap_ns = pl.when(same_group).then(pl.col("start_ns") - pl.col("end_ns").shift(1))
-    islands = (
-        islands.lazy()
-        .with_columns(gap_ns=gap_ns)
-        .group_by(by)
-        .agg(
-            busy_ns=length.sum(),
-            inner_ns=pl.col("gap_ns").max(),
-            first_ns=pl.col("start_ns").min(),
-            last_ns=pl.col("end_ns").max(),
-        )
-        .collect()
-    )
+    # A loop over lanes: each alone needs no grouping of its ops.
+    measured = pl.concat([_measured(part) for part in apart(work, groups_of(work, by))])
     bounds = windows.select("device_id", window_start="start_ns", window_end="end_ns")
     return (
-        sums.join(islands, on=by, nulls_equal=True)
+        measured.filter(pl.col("ops") > 0)
         .join(bounds, on="device_id", nulls_equal=True)
         .with_columns(
             window_ns=pl.col("window_end") - pl.col("window_start"),
@@ -179,6 +164,20 @@ def _busy(work: pl.DataFrame, by: list[str], windows: pl.DataFrame) -> pl.DataFr
         )
         .select(*by, "ops", "sum_ns", "busy_ns", "longest_idle_ns", "window_ns")
     )
+
+
+def _measured(lane: pl.DataFrame) -> pl.DataFrame:
+    """Return a row of sums for one lane's ops, which have a length and are ordered by start."""
+    length = pl.col("end_ns") - pl.col("start_ns")
+    by = pl.exclude("start_ns", "end_ns").first()
+    sums = lane.select(by, ops=pl.len(), sum_ns=length.sum())
+    islands = islands_of(lane).select(
+        busy_ns=length.sum(),
+        inner_ns=(pl.col("start_ns") - pl.col("end_ns").shift(1)).max(),
+        first_ns=pl.col("start_ns").first(),
+        last_ns=pl.col("end_ns").last(),
+    )
+    return sums.hstack(islands)
 
 
 def _concurrency(lanes: pl.DataFrame) -> pl.DataFrame:

@@ -65,6 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     click's own `main` is not used: it answers a closed pipe with 1 and an interrupt with a message.
     """
+    # A shell can close our outputs before we start (`>&-`); what is written then goes nowhere.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     try:
         arguments = sys.argv[1:] if arguments is None else arguments
         with program().make_context("tracekit", list(arguments)) as context:
@@ -86,8 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_CLOSED_PIPE
     except OSError as error:
-        where = error.filename or "tracekit"
-        say(f"tracekit: {where}: {(error.strerror or str(error)).lower()}. Check path and disk")
+        where = f"{error.filename}: " if error.filename else ""
+        problem = (error.strerror or str(error)).lower().rstrip(".")
+        say(f"tracekit: {where}{problem}. Check path and disk")
         return EXIT_USAGE
     return 0
 
@@ -144,7 +148,9 @@ def write_whole(path: Path, write: Callable[[Path], object], *, force: bool) -> 
 def progress_bar() -> Iterator["Progress"]:
     """Draw progress on stderr if it is a terminal; yields what readers and analyses report to."""
     if not sys.stderr.isatty():
-        yield _silent
+        from tracekit.formats import silent
+
+        yield silent
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -157,10 +163,6 @@ def progress_bar() -> Iterator["Progress"]:
             bar.update(task, completed=done, total=total or None, description=what)
 
         yield report
-
-
-def _silent(_done: int, _total: int, _what: str, /) -> None:
-    """Report progress to nobody."""
 
 
 def read_paths(paths: Sequence[Path], progress: "Progress") -> "Trace":

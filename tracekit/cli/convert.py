@@ -5,7 +5,6 @@ from pathlib import Path
 import click
 
 from tracekit.cli import Command, progress_bar, read_paths, say, say_losses
-from tracekit.errors import OutputExists
 
 
 @click.command("convert")
@@ -25,11 +24,10 @@ def _convert(
     force: bool,  # noqa: FBT001  click passes every option by name
 ) -> None:
     """Write traces of any format as one run directory of Parquet files, with their analyses."""
-    from tracekit.formats.store import write_run
+    from tracekit.formats.store import check_target, write_run
     from tracekit.pipeline import with_results
 
-    if output.exists() and not force:
-        raise OutputExists(output)
+    check_target(output, force=force)
     with progress_bar() as progress:
         trace = read_paths(paths, progress)
         write_run(with_results(trace, progress), output, force=force)

@@ -49,7 +49,7 @@ def _span(trace: "Trace") -> str:
     from tracekit.units import Unit, format_number
 
     ends = pl.col("start_ns").min(), pl.col("end_ns").max()
-    start_ns, end_ns = trace.scan("ops").select(*ends).collect().row(0)
+    start_ns, end_ns = trace.collect("ops", trace.scan("ops").select(*ends)).row(0)
     if start_ns is None:
         return "GPU time   none: no device op was recorded"
     return f"GPU time   {format_number(end_ns - start_ns, Unit.DURATION)}, first to last op"
@@ -79,7 +79,7 @@ def _rows(trace: "Trace") -> Iterator[str]:
     from tracekit.tables.catalog import TABLES
 
     for name in TABLES:
-        rows = trace.scan(name).select(pl.len()).collect().item()
+        rows = trace.collect(name, trace.scan(name).select(pl.len())).item()
         yield f"{name:<16}{rows:>14,}"
 
 

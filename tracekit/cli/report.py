@@ -60,12 +60,26 @@ def _report(
     """
     renderer = _renderer(kind, output)
     if output is not None:
+        _refuse_input(output, paths)
         check_output(output, force=force)
     text = _rendered(paths, renderer, names, window_text, is_file=output is not None)
     if output is None:
         emit(text)
     else:
         write_whole(output, lambda path: path.write_text(text, "utf-8"), force=force)
+
+
+def _refuse_input(output: Path, paths: tuple[Path, ...]) -> None:
+    """A report never replaces a trace it was made from, nor a file inside a run directory."""
+    for path in paths:
+        is_input = path.exists() and output.exists() and output.samefile(path)
+        is_run = (path / "manifest.json").is_file()
+        if is_input or (is_run and any(path.samefile(above) for above in _above(output))):
+            raise BadInput(output, "is, or lies in, the trace itself", "Name another file")
+
+
+def _above(output: Path) -> list[Path]:
+    return [folder for folder in output.absolute().parents if folder.exists()]
 
 
 def _renderer(kind: str | None, output: Path | None) -> "Renderer":

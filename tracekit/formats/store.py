@@ -22,7 +22,7 @@ from tracekit.errors import OutputExists, TracekitError, UnreadableTrace
 from tracekit.formats import Format, Progress
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import NOTES, Note
-from tracekit.trace import StoredResult, StoredResults, Trace
+from tracekit.trace import DAMAGE, StoredResult, StoredResults, Trace
 
 LAYOUT_VERSION = 1
 _SHARED = "shared"
@@ -59,15 +59,7 @@ def write_run(trace: Trace, directory: Path, *, force: bool) -> None:
         TracekitError: It exists and is something else than a run directory (never replaced), or
             cannot be written.
     """
-    if directory.exists() or directory.is_symlink():
-        if not force:
-            raise OutputExists(directory)
-        if not _is_run(directory):
-            raise TracekitError(
-                directory,
-                "exists and is not a tracekit run",
-                "Remove it yourself, or choose another",
-            )
+    check_target(directory, force=force)
     try:
         with _beside(directory) as partial:
             _write_shards(trace, partial)
@@ -79,14 +71,42 @@ def write_run(trace: Trace, directory: Path, *, force: bool) -> None:
         ) from error
 
 
+def check_target(directory: Path, *, force: bool) -> None:
+    """Refuse a target before the long work, not after it; see `write_run`.
+
+    Raises:
+        OutputExists: `directory` exists and `force` is not given.
+        TracekitError: It exists and is something else than a run, or its folder does not exist.
+    """
+    if not directory.absolute().parent.is_dir():
+        remedy = f"Make it: mkdir -p {directory.parent}"
+        raise TracekitError(directory, "its folder does not exist", remedy)
+    if directory.exists() or directory.is_symlink():
+        if not force:
+            raise OutputExists(directory)
+        if not _is_run(directory):
+            remedy = "Remove it yourself, or choose another"
+            raise TracekitError(directory, "exists and is not a tracekit run", remedy)
+
+
 @contextmanager
 def _beside(directory: Path) -> Iterator[Path]:
     partial = directory.absolute().parent / f".{directory.name}.partial-{os.getpid()}"
+    _sweep(partial)
     partial.mkdir()
     try:
         yield partial
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sweep(partial: Path) -> None:
+    """Remove what conversions to the same target left behind when they were killed."""
+    stem, _, _ = partial.name.rpartition("-")
+    for left in partial.parent.glob(f"{stem}-*"):
+        pid = left.name.removeprefix(f"{stem}-")
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _take_place(partial: Path, directory: Path) -> None:
@@ -98,7 +118,7 @@ def _take_place(partial: Path, directory: Path) -> None:
         except BaseException:
             old.rename(directory)
             raise
-        shutil.rmtree(old)
+        shutil.rmtree(old, ignore_errors=True)
     else:
         partial.rename(directory)
 
@@ -151,10 +171,13 @@ def _read(path: Path, _progress: Progress) -> Trace:
     manifest = _manifest(path)
     frames: dict[str, pl.DataFrame | pl.LazyFrame] = {}
     for name in TABLES:
-        files = [path / "shards" / shard / f"{name}.parquet" for shard in manifest.shards]
-        present = [file for file in files if file.is_file()]
-        if name != NOTES.name and present:
-            frames[name] = _scan(path, name, present)
+        files = [
+            path / "shards" / shard / f"{name}.parquet"
+            for shard in manifest.shards
+            if shard == _SHARED or name in _BY_PROCESS
+        ]
+        if name != NOTES.name:
+            frames[name] = _scan(path, name, files)
     return Trace(
         frames, manifest.notes, [str(path)], manifest.recorded_as, _results(path, manifest)
     )
@@ -195,14 +218,20 @@ def _manifest(path: Path) -> RunManifest:
 
 
 def _scan(path: Path, name: str, files: list[Path]) -> pl.LazyFrame:
+    for file in files:
+        if not file.is_file():
+            lost = file.relative_to(path)
+            raise UnreadableTrace(
+                path, f"is incomplete: {lost} is gone", "Convert the original trace again"
+            )
     try:
         lazy = pl.scan_parquet(files)
-        schema = lazy.collect_schema()
-    except (pl.exceptions.PolarsError, OSError) as error:
+        schemas = [pl.read_parquet_schema(file) for file in files]
+    except DAMAGE as error:
         raise UnreadableTrace(
-            path, f"its table {name} is damaged ({error})", "Convert the original trace again"
+            path, f"its table {name} is damaged", "Convert the original trace again"
         ) from error
-    if schema != TABLES[name].schema:
+    if any(schema != TABLES[name].schema for schema in schemas):
         raise UnreadableTrace(
             path,
             f"its table {name} has other columns than this tracekit's",

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from tracekit.intervals.apart import apart, islands_of, repeats_of
+from tracekit.intervals.apart import MOST_GROUPS, apart, groups_of, islands_of, repeats_of
 from tracekit.intervals.nesting import with_parents
-from tracekit.intervals.places import group_base, lengthy, placed, run_ids
+from tracekit.intervals.places import lengthy, placed, run_ids, union_of_many
 
 __all__ = [
     "clip",
@@ -39,30 +39,10 @@ def union(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
         Cost: a running maximum per group, and a sort where rows do not come ordered by start.
     """
     live = lengthy(frame.select(*by, "start_ns", "end_ns"))
-    parts = apart(live, by)
-    if parts is None:
-        return _union_of_many(live, by)
-    return pl.concat([islands_of(part) for part in parts])
-
-
-def _union_of_many(live: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    ordered = live.sort(*by, "start_ns")
-    low, high = ordered.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
-    reach = (pl.col("_base") + pl.col("end_ns")).cum_max()
-    before = pl.col("_reach").shift(1)
-    opens = before.is_null() | (pl.col("_base") + pl.col("start_ns") > before)
-    # An island ends where everything up to the next island's opening has ended.
-    following = pl.col("_before").shift(-1).fill_null(pl.col("_last"))
-    return (
-        ordered.lazy()
-        .with_columns(_base=group_base(run_ids(ordered, by), low, high))
-        .with_columns(_reach=reach)
-        .with_columns(_before=before, _last=pl.col("_reach").last())
-        .filter(opens)
-        .with_columns(end_ns=(following - pl.col("_base")).cast(pl.Int64))
-        .select(*by, "start_ns", "end_ns")
-        .collect()
-    )
+    groups = groups_of(live, by)
+    if groups.height > MOST_GROUPS:
+        return union_of_many(live, by)
+    return pl.concat([islands_of(part) for part in apart(live, groups)])
 
 
 def crowded(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -71,10 +51,11 @@ def crowded(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     Returns:
         `[*by, start_ns, end_ns]`, disjoint, ordered by group and time. Cost: as `union`.
     """
-    parts = apart(lengthy(frame.select(*by, "start_ns", "end_ns")), by)
-    if parts is None:
-        return union(depth(frame, by).filter(pl.col("depth") >= 2), by)
-    return pl.concat([islands_of(repeats_of(part)) for part in parts])
+    live = lengthy(frame.select(*by, "start_ns", "end_ns"))
+    groups = groups_of(live, by)
+    if groups.height > MOST_GROUPS:
+        return union(depth(live, by).filter(pl.col("depth") >= 2), by)
+    return pl.concat([islands_of(repeats_of(part)) for part in apart(live, groups)])
 
 
 def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

@@ -8,32 +8,37 @@ import polars as pl
 MOST_GROUPS = 256
 
 
-def apart(frame: pl.DataFrame, by: Sequence[str]) -> list[pl.DataFrame] | None:
-    """Return `[*by, start_ns, end_ns]` of each group, ordered by start, null and least groups first.
+def groups_of(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return the groups of `frame` in no order, `by` only; none where there are no columns."""
+    return frame.group_by(by).agg() if by else pl.DataFrame()
+
+
+def apart(frame: pl.DataFrame, groups: pl.DataFrame) -> list[pl.DataFrame]:
+    """Return `[*by, start_ns, end_ns]` of each group by start, the null and least groups first.
+
+    Args:
+        frame: Intervals with the columns of `groups`.
+        groups: As `groups_of` returns them.
 
     Returns:
-        At least one frame, which is empty when `frame` is; None above `MOST_GROUPS` groups.
+        At least one frame, which is empty when `frame` is.
     """
+    by = groups.columns
     parts = [frame.select(*by, "start_ns", "end_ns")]
-    groups = frame.group_by(by).agg() if by else frame.clear()
-    if groups.height > MOST_GROUPS:
-        return None
     if groups.height > 1:
-        groups = groups.sort(*by)
+        groups = groups.sort(by)
         telling = [name for name in by if groups[name].n_unique() > 1]
         times = frame.select(*telling, "start_ns", "end_ns").partition_by(
             telling, maintain_order=True, include_key=False, as_dict=True
         )
         # The key is one value for all rows: set, not carried through the partition.
         parts = [
-            times[key].select(
+            times[tuple(row[name] for name in telling)].select(
                 *(pl.lit(row[name], groups.schema[name]).alias(name) for name in by),
                 "start_ns",
                 "end_ns",
             )
-            for key, row in zip(
-                groups.select(telling).iter_rows(), groups.iter_rows(named=True), strict=True
-            )
+            for row in groups.iter_rows(named=True)
         ]
     return [part if part["start_ns"].is_sorted() else part.sort("start_ns") for part in parts]
 

@@ -33,6 +33,27 @@ def group_base(group_numbers: pl.Series, low: int, high: int) -> pl.Series:
     return pl.select(pl.lit(numbers).cast(dtype) * pl.lit(span, dtype)).to_series()
 
 
+def union_of_many(live: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Return the union of intervals that have a length, by one sort however many groups."""
+    ordered = live.sort(*by, "start_ns")
+    low, high = ordered.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+    reach = (pl.col("_base") + pl.col("end_ns")).cum_max()
+    before = pl.col("_reach").shift(1)
+    opens = before.is_null() | (pl.col("_base") + pl.col("start_ns") > before)
+    # An island ends where everything up to the next island's opening has ended.
+    following = pl.col("_before").shift(-1).fill_null(pl.col("_last"))
+    return (
+        ordered.lazy()
+        .with_columns(_base=group_base(run_ids(ordered, by), low, high))
+        .with_columns(_reach=reach)
+        .with_columns(_before=before, _last=pl.col("_reach").last())
+        .filter(opens)
+        .with_columns(end_ns=(following - pl.col("_base")).cast(pl.Int64))
+        .select(*by, "start_ns", "end_ns")
+        .collect()
+    )
+
+
 def placed(
     islands: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.Series, pl.Series]:

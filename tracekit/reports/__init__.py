@@ -24,9 +24,9 @@ from tracekit.units import Unit, format_number, format_time
 CAUSES: Mapping[str, str] = {
     "host-blocked": "the host sat in a blocking call, or was still catching up after one",
     "host-late": "the host was running, but launched too late",
-    "starved": "nothing was submitted and the host was in no known range",
+    "starved": "no range was open and nothing was called for a millisecond or more",
     "queue-wait": "work was submitted, but its stream waited for another queue",
-    "launch-latency": "work was submitted and free to run, but began late",
+    "launch-latency": "work was submitted, but began late",
     "dispatch": "between two ops of one graph launch",
     "edge": "at the ends of the window, or before work queued before the trace began",
     "unknown": "the trace does not record what it would take to tell",

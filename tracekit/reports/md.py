@@ -98,7 +98,7 @@ def code(text: str) -> str:
     A pipe ends a table cell even inside code, so it is escaped; a fence longer than any run of
     backticks inside holds them.
     """
-    flat = re.sub(r"\s+", " ", text).replace("|", "\\|")
+    flat = _one_line(text).replace("|", "\\|")
     longest = max((len(run) for run in re.findall(r"`+", flat)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if longest else ""
@@ -107,7 +107,12 @@ def code(text: str) -> str:
 
 def prose(text: str) -> str:
     """Return a sentence with every character that markdown would read as markup escaped."""
-    return _MARKUP.sub(r"\\\1", re.sub(r"\s+", " ", text))
+    return _MARKUP.sub(r"\\\1", _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    """Return text without line breaks and without what a terminal would obey (names are data)."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in re.sub(r"\s+", " ", text))
 
 
 RENDERER = Renderer(

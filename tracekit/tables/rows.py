@@ -1,10 +1,12 @@
-"""Rows of a table by their ids: a binary search each, where a join would build a hash table."""
+"""Rows of a table without a join: by their ids, or as they start inside their device's window."""
 
 import polars as pl
 
 
 def rows_of(ids: pl.Series, frame: pl.DataFrame, id_name: str) -> pl.DataFrame:
     """Return the other columns of the row with each id; null where the id is null or not there.
+
+    A binary search each, where a join would build a hash table.
 
     Args:
         ids: Ids in any order, repeated or not.
@@ -21,3 +23,21 @@ def rows_of(ids: pl.Series, frame: pl.DataFrame, id_name: str) -> pl.DataFrame:
     places = known.search_sorted(ids).clip(upper_bound=known.len() - 1)
     is_there = known.gather(places) == ids
     return others.select(pl.all().gather(pl.select(pl.when(is_there).then(places)).to_series()))
+
+
+def starting_inside(frame: pl.DataFrame, windows: pl.DataFrame, start: str) -> pl.DataFrame:
+    """Return the rows that start inside the window of their device, in their order, unclipped.
+
+    Args:
+        frame: Rows with `device_id` and a time in the column `start`.
+        windows: The `windows` table. A row without a device is inside the host's window; a null
+            bound is none.
+        start: Name of the column.
+    """
+    first = dict(windows.select("device_id", "start_ns").iter_rows())
+    last = dict(windows.select("device_id", "end_ns").iter_rows())
+    device = pl.col("device_id")
+    after = pl.col(start) >= device.replace_strict(first, default=None, return_dtype=pl.Int64)
+    before = pl.col(start) < device.replace_strict(last, default=None, return_dtype=pl.Int64)
+    has_window = device.is_in(list(first), nulls_equal=True)
+    return frame.filter(has_window & after.fill_null(value=True) & before.fill_null(value=True))

@@ -96,13 +96,18 @@ def outside(submitted: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the idle time of each window before its device's first op and after its last.
 
     Returns:
-        `device_id, start_ns, end_ns`; nothing where the window begins and ends with ops. The time
-        between ops is `device_gaps`' part, also where the window cuts it.
+        `device_id, start_ns, end_ns`; nothing where the window begins and ends with ops, all of it
+        where no op has a length. The time between ops is `device_gaps`' part, also where the window
+        cuts it.
     """
     reach = submitted.group_by("device_id").agg(
         first_ns=pl.col("start_ns").min(), last_ns=pl.col("end_ns").max()
     )
-    known = windows.filter(pl.col("device_id").is_not_null()).join(reach, on="device_id")
+    known = (
+        windows.filter(pl.col("device_id").is_not_null())
+        .join(reach, on="device_id", how="left")
+        .with_columns(pl.col("first_ns", "last_ns").fill_null(pl.col("end_ns")))
+    )
     before = known.select("device_id", "start_ns", end_ns=pl.min_horizontal("first_ns", "end_ns"))
     after = known.select(
         "device_id", start_ns=pl.max_horizontal("last_ns", "start_ns"), end_ns="end_ns"

@@ -9,13 +9,11 @@ import polars as pl
 
 from tracekit.analyses import Analysis
 from tracekit.analyses.steps.cycles import RULES, cycles
-from tracekit.api_calls import BLOCKING_KINDS
+from tracekit.api_calls import BLOCKING_KINDS, LAUNCH_KINDS
 from tracekit.intervals import covered_ns, starts_inside, union
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.tables.notes import Note, Severity
 from tracekit.units import Unit
-
-LAUNCH_KINDS = ("launch", "graph_launch")
 
 STEPS = Table(
     "steps",

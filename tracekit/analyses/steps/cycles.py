@@ -34,9 +34,9 @@ def cycles(ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.D
     1. `tk1-step`: markers `tk1 step N kind=verify bs=8 tokens=26`. A range is its step; an instant
        opens a step that the thread's next instant ends, so the last instant has none.
     2. `profiler-step`: ranges `ProfilerStep#N`.
-    3. `marker`: ranges of one text (digits aside) that recur on one thread, lie in no other marker,
-       and hold more than half of the calls that launched ops; of several texts the one that holds
-       the most, of equals the first by text.
+    3. `marker`: ranges of one text (digits aside) that recur on one thread, lie in no other marker
+       that recurs, and hold more than half of the calls that launched ops; of several texts the one
+       that holds the most, of equals the first by text.
     4. `graph`: from one launch of a graph to the thread's next of the same graph; of several graphs
        the one with the most device time, so the last launch ends a step and opens none.
 
@@ -110,16 +110,16 @@ def _recurring_markers(
     if markers.is_empty():
         return pl.DataFrame(schema=CYCLES)
     pattern = ["process_id", "thread_id", "kind"]
-    top = (
-        with_parents(markers.drop("parent_id"), _THREAD)
-        .filter(pl.col("parent_id").is_null())
-        .select(
+    top = _outermost_recurring(
+        markers.select(
+            "range_id",
             *_THREAD,
             "start_ns",
             "end_ns",
             label="text",
             kind=pl.col("text").str.replace_all(r"\d+", "#"),
-        )
+        ),
+        pattern,
     )
     launching = calls.select("call_id", "process_id", "start_ns").join(
         ops.select("call_id"), on="call_id", how="semi"
@@ -135,6 +135,21 @@ def _recurring_markers(
         .unique("process_id", keep="first", maintain_order=True)
     )
     return top.join(chosen, on=pattern, how="semi", nulls_equal=True)
+
+
+def _outermost_recurring(markers: pl.DataFrame, pattern: list[str]) -> pl.DataFrame:
+    """Return the markers that lie in no other, once those around them that do not recur are gone.
+
+    One "serve forever" around all decode steps is no step and hides none. A round per level of
+    such markers.
+    """
+    while True:
+        nested = with_parents(markers, _THREAD)
+        is_top = pl.col("parent_id").is_null()
+        recurs = is_top.sum().over(pattern) >= MIN_RECURRENCES
+        markers = nested.filter(~is_top | recurs).drop("parent_id")
+        if markers.height == nested.height:
+            return nested.filter(is_top)
 
 
 def _recurring_graphs(

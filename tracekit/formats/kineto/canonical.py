@@ -15,7 +15,7 @@ from tracekit.formats.kineto.activity import (
 from tracekit.formats.kineto.ranges import ranges_of
 from tracekit.formats.kineto.recording import Recording
 from tracekit.formats.kineto.sections import DEVICE_WORK, HOST_CALLS, SYNCHRONISATION
-from tracekit.formats.kineto.waits import waits_of
+from tracekit.formats.kineto.waits import stream_handles, waits_of, with_recording_streams
 from tracekit.tables.catalog import TABLES
 from tracekit.trace import Trace
 
@@ -35,7 +35,7 @@ def trace_of(recording: Recording, format_name: str) -> Trace:
         how="left",
         nulls_equal=True,
     )
-    streams = identity.lanes_of(details, ("stream_handle", "recording_handle"), "stream")
+    streams = identity.lanes_of(stream_handles(details, devices), ("handle",), "stream")
     queues = identity.lanes_of(details, ("queue_handle",), "queue")
     details = _with_lane_ids(details, streams, queues)
 
@@ -43,6 +43,7 @@ def trace_of(recording: Recording, format_name: str) -> Trace:
     behind = one_call_each(calls)
     ops = ops_of(details, behind)
     synced = details.filter(pl.col("section").is_in(SYNCHRONISATION))
+    synced = with_recording_streams(synced, details, streams)
     calls = with_streams(calls, ops, synced)
     first = calls.group_by("process_id").agg(first_correlation=pl.col("correlation").min())
     waits = waits_of(synced, behind, ops)
@@ -85,7 +86,6 @@ def _with_lane_ids(
 ) -> pl.DataFrame:
     lanes = (
         (streams, "stream_handle", "stream_id"),
-        (streams, "recording_handle", "recording_stream_id"),
         (queues, "queue_handle", "queue_id"),
     )
     for frame, handle, name in lanes:

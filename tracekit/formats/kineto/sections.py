@@ -9,7 +9,6 @@ HOST_CALLS = ("runtime", "driver")
 SYNCHRONISATION = ("sync", "event")
 HOST_RANGES = ("marker", "operator", "frame")
 SECTIONS = pl.Enum((*DEVICE_WORK, *HOST_CALLS, *SYNCHRONISATION, *HOST_RANGES))
-CODES = {section: code for code, section in enumerate(SECTIONS.categories)}
 
 # Lower case: the tensorboard plug-in of 2021 wrote them capitalised and without "gpu_" or "cpu_".
 _BY_CATEGORY = {

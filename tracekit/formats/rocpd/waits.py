@@ -1,10 +1,11 @@
 """Waits of streams for events: recorded by newer profilers, else inferred from call arguments."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
-from polars._typing import AsofJoinStrategy
 
+from tracekit.event_chains import chained_ends
 from tracekit.formats.rocpd.arguments import argument, handles
 from tracekit.tables.activity import WAITS
 
@@ -48,7 +49,8 @@ def inferred_waits(calls: pl.DataFrame, ops: pl.DataFrame) -> Waits:
 
     Nothing in the trace says when the wait began and ended on the device. It can begin when the
     call has been made and the stream's earlier work is done, and it ends when the work submitted
-    to the recording stream before the record call is done.
+    to the recording stream before the record call is done, and what that stream waited for then
+    (`chained_ends`). Waits whose event was recorded before the trace began are not followed.
 
     Args:
         calls: With `stream_id` and `event_key`, `call_id` the row number.
@@ -134,7 +136,7 @@ def _submitted(calls: pl.DataFrame, ops: pl.DataFrame, pairs: pl.DataFrame) -> p
 
 
 def _timed(pairs: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    def worked(side: str, at: str, strategy: AsofJoinStrategy) -> pl.DataFrame:
+    def worked(side: str, at: str, strategy: Literal["backward", "forward"]) -> pl.DataFrame:
         asked = pairs.select(stream_id=f"{side}_stream_id", start_ns=at).with_row_index("row")
         joined = asked.sort("start_ns", nulls_last=True).join_asof(
             work, on="start_ns", by="stream_id", strategy=strategy, check_sortedness=False
@@ -149,11 +151,10 @@ def _timed(pairs: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
         pl.coalesce(after["queue_id"], before["queue_id"]).alias("waiting_queue_id"),
         recorded["queue_id"].alias("recording_queue_id"),
         pending_start.alias("pending_start_ns"),
-        recorded["work_end_ns"],
+        recorded["work_end_ns"].alias("recorded_end_ns"),
         pl.lit("inferred").alias("evidence"),
     )
-    done = pl.col("work_end_ns")
-    pending_end = pl.when(done.is_not_null()).then(pl.max_horizontal(done, "pending_start_ns"))
-    return frame.with_columns(pending_end_ns=pending_end).select(
+    placed = frame.rename({"start_ns": "asked_at", "record_start_ns": "recorded_at"})
+    return frame.with_columns(chained_ends(placed)).select(
         name for name in WAITS.schema if name != "wait_id"
     )
