@@ -23,8 +23,8 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/python bench/kineto.py
-	$(BIN)/python bench/rocpd.py
+	@# Both run, whatever the first says.
+	$(BIN)/python bench/kineto.py; kineto=$$?; $(BIN)/python bench/rocpd.py && exit $$kineto
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

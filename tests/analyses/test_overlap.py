@@ -56,6 +56,32 @@ def test_a_ratio_needs_enough_kernels_on_both_sides(run, check, overlapped):
     )
 
 
+def test_kernels_that_the_window_cuts_are_in_the_sums_and_in_no_median(run, check):
+    # The window cuts a twice and b, which run beside each other in 50–60; whole are a's
+    # 100–130 alone and its 200–240 beside the other copy.
+    result = run(
+        ANALYSIS.compute,
+        window=(50, 500),
+        ops=f"""{OPS}
+        0 kernel a 0 1 - 0   60
+        1 kernel a 0 1 - 100 130
+        2 kernel a 0 1 - 200 240
+        3 kernel a 0 1 - 450 560
+        4 kernel b 0 3 - 20  60
+        5 copy   c 0 2 - 200 240
+        """,
+    )
+    check(
+        result.filter(scope="kernel"),
+        OVERLAP,
+        """
+        name ops busy_ns overlapped_ns kernels_alone kernels_overlapped alone_median_ns overlapped_median_ns
+        a    4   130     50            1             1                  30.0            40.0
+        b    1   10      10            0             0                  -               -
+        """,
+    )
+
+
 def test_queues_are_lanes_without_streams_and_one_lane_hides_nothing(run, check):
     ops = f"""{OPS}
     0 kernel a 0 - 4 0 20

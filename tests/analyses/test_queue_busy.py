@@ -1,4 +1,4 @@
-"""queue-busy by hand: unions, edges of the window, and the table of background S3."""
+"""queue-busy by hand: unions, edges of the window, main and side streams."""
 
 import polars as pl
 import pytest
@@ -38,7 +38,7 @@ def test_a_long_op_under_short_ones_keeps_the_lane_busy(run, check):
     )
 
 
-def test_main_and_side_streams_make_the_table_of_s3(run, check):
+def test_concurrency_is_main_and_side_time_over_the_time_of_either(run, check):
     # Main 0–60 and side 50–80 are busy 90 ns together, of 80 ns in which either is.
     result = run(
         ANALYSIS.compute,

@@ -109,7 +109,28 @@ def test_a_damaged_gzip_stream_gives_what_came_before_the_damage(tmp_path):
     path.write_bytes(packed)
     trace = FORMAT.read(path, silent)
     assert 0 < trace.table("ops").height < 20_000
-    assert "kineto.truncated" in codes(trace)
+    assert "kineto.gzip-damaged" in codes(trace)
+    assert "kineto.truncated" not in codes(trace)
+
+
+def test_a_gzip_file_with_a_wrong_checksum_is_called_damaged_and_read_whole(tmp_path):
+    packed = bytearray(gzip.compress((HEAD + kernels(*"abc") + "]}").encode()))
+    packed[-8] ^= 0xFF
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(packed)
+    trace = FORMAT.read(path, silent)
+    assert names(trace) == ["a", "b", "c"]
+    assert "kineto.gzip-damaged" in codes(trace)
+    assert "kineto.truncated" not in codes(trace)
+
+
+def test_gzip_damaged_before_the_events_is_refused_as_damaged(tmp_path):
+    packed = bytearray(gzip.compress((HEAD + kernels(*"abc") + "]}").encode()))
+    packed[12:20] = b"\xff" * 8
+    path = tmp_path / "trace.json.gz"
+    path.write_bytes(packed)
+    with pytest.raises(UnreadableTrace, match="damaged"):
+        FORMAT.read(path, silent)
 
 
 def test_raw_control_characters_in_strings_cost_nothing(read):

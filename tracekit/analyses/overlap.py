@@ -44,9 +44,12 @@ OVERLAP = Table(
             "Device: Σ busy over lanes − busy_ns, the time that lanes in turn would take more.",
             Unit.DURATION,
         ),
-        Column("kernels_alone", pl.Int64(), "Kernels never overlapped.", Unit.COUNT),
+        Column("kernels_alone", pl.Int64(), "Whole kernels never overlapped.", Unit.COUNT),
         Column(
-            "kernels_overlapped", pl.Int64(), "Kernels overlapped for at least half.", Unit.COUNT
+            "kernels_overlapped",
+            pl.Int64(),
+            "Whole kernels overlapped for at least half.",
+            Unit.COUNT,
         ),
         Column("alone_median_ns", pl.Float64(), "Median length alone.", Unit.DURATION),
         Column("overlapped_median_ns", pl.Float64(), "Median length overlapped.", Unit.DURATION),
@@ -68,7 +71,8 @@ def overlap(ops: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     Lanes are streams where the device has any, else hardware queues; ops without one are a lane.
     A kernel is overlapped where a lane other than its own is busy, with whatever: that is where two
     lanes or more are busy. Kernels overlapped for less than half of their time are in `ops` and in
-    neither median. Ops are clipped to the device's window first; barriers do not count.
+    neither median, and so are kernels that the window cuts: their length says nothing, and what ran
+    beside the rest is outside. All else counts the part inside; barriers do not count.
 
     Args:
         ops: `kind`, `name`, `device_id`, `stream_id`, `queue_id`, `start_ns`, `end_ns`.
@@ -107,6 +111,7 @@ def _work(ops: pl.DataFrame) -> pl.LazyFrame:
             "name",
             "start_ns",
             "end_ns",
+            whole_ns=_LENGTH,
             lane_id=pl.when(named).then("stream_id").otherwise("queue_id"),
         )
     )
@@ -143,10 +148,11 @@ def _devices(work: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _kernels(work: pl.DataFrame, together: pl.DataFrame) -> pl.DataFrame:
     kernels = work.filter(pl.col("kind") == "kernel") if together.height else work.clear()
-    kernels = kernels.select("device_id", "name", "start_ns", "end_ns")
+    kernels = kernels.select("device_id", "name", "start_ns", "end_ns", "whole_ns")
     overlapped = covered_ns(kernels, together, ["device_id"]).alias("overlapped_ns")
-    alone = pl.col("overlapped_ns") == 0
-    mostly = pl.col("overlapped_ns") >= MIN_OVERLAPPED_SHARE * pl.col("length_ns")
+    is_whole = pl.col("length_ns") == pl.col("whole_ns")
+    alone = is_whole & (pl.col("overlapped_ns") == 0)
+    mostly = is_whole & (pl.col("overlapped_ns") >= MIN_OVERLAPPED_SHARE * pl.col("length_ns"))
     enough = pl.min_horizontal("kernels_alone", "kernels_overlapped") >= MIN_KERNELS
     return (
         kernels.with_columns(overlapped, length_ns=_LENGTH)

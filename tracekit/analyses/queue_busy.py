@@ -35,7 +35,7 @@ QUEUE_BUSY = Table(
         _length("busy_ns", "Time with at least one op running (length of the union)."),
         Column("busy_share", pl.Float64(), "busy_ns ÷ window_ns.", Unit.SHARE),
         _length("longest_idle_ns", "Longest idle stretch, those at the window's edges included."),
-        _length("window_ns", "Length of the window, S3's wall."),
+        _length("window_ns", "Length of the window."),
         _length("main_busy_ns", "Device rows: busy_ns of the main lane."),
         _length("side_busy_ns", "Device rows: summed busy_ns of all other lanes."),
         Column(
@@ -59,9 +59,9 @@ def queue_busy(
 
     A queue runs ops together, so busy time is the union of its ops and idle time what the union
     leaves; barriers do no work and never count. Concurrency = Σ busy over lanes ÷ busy of the
-    device (background S3: 1141.0 ms + 161.4 ms over the union gives the published 1.095). Lanes
-    are streams where the device has any, else queues; ops without a stream on such a device are
-    one lane.
+    device (in a published profile of overlapped compressors 1141.0 ms + 161.4 ms over the union are
+    1.095). Lanes are streams where the device has any, else queues; ops without a stream on such a
+    device are one lane.
 
     Args:
         ops: `kind`, `device_id`, `stream_id`, `queue_id`, `start_ns`, `end_ns`.

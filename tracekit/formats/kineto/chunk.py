@@ -1,16 +1,17 @@
 """A chunk: some events of a file, cut out at event boundaries, and its decoding."""
 
+import contextlib
 from pathlib import Path
 from threading import local
 from typing import NamedTuple
 
 import msgspec
 
-from tracekit.formats.kineto.columns import Decoded, Event, ExactEvent, columns_of
+from tracekit.formats.kineto.columns import Decoded, ExactEvent, NumberedEvent, columns_of
 from tracekit.formats.kineto.rescue import rescued
 from tracekit.formats.kineto.times import InexactTimesError
 
-_EVENTS = msgspec.json.Decoder(list[Event])
+_NUMBERED_EVENTS = msgspec.json.Decoder(list[NumberedEvent])
 _EXACT_EVENTS = msgspec.json.Decoder(list[ExactEvent])
 
 
@@ -49,15 +50,15 @@ Chunk = bytes | Span
 def decode(chunk: Chunk) -> Decoded:
     """Return the columns of a chunk: a JSON array of events, or where in a file its events stand.
 
-    A chunk that is not valid JSON is decoded event by event (`rescued`).
+    A chunk that is not valid JSON, or too deep for a decoder, is decoded event by event
+    (`rescued`).
     """
     text = chunk.read() if isinstance(chunk, Span) else chunk
-    try:
-        return columns_of(_EVENTS.decode(text))
-    except InexactTimesError:
+    with contextlib.suppress(InexactTimesError, msgspec.DecodeError, RecursionError):
+        return columns_of(_NUMBERED_EVENTS.decode(text))
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
         return columns_of(_EXACT_EVENTS.decode(text))
-    except msgspec.DecodeError:
-        return rescued(bytes(text))
+    return rescued(bytes(text))
 
 
 def merged(first: Chunk, second: Chunk) -> Chunk:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import polars as pl
 
+from tracekit.formats.kineto.depth import shallow
 from tracekit.formats.kineto.sections import HOST_RANGES, SECTIONS, section_of
 from tracekit.formats.kineto.times import InexactTimesError, nanoseconds
 
@@ -35,7 +36,7 @@ TIMED = pl.Schema(
 
 
 class Event(msgspec.Struct, gc=False):
-    """One event; times as Python numbers."""
+    """One event; its times are in a form that a subclass says."""
 
     ph: str = ""
     cat: str | None = None
@@ -45,6 +46,13 @@ class Event(msgspec.Struct, gc=False):
     ts: Any = None
     dur: Any = None
     args: msgspec.Raw = _ABSENT
+
+
+class NumberedEvent(Event, gc=False):
+    """One event; times as Python numbers, so that an event with other times does not decode."""
+
+    ts: int | float | None = None
+    dur: int | float | None = None
 
 
 class ExactEvent(Event, gc=False):
@@ -84,6 +92,7 @@ ARGUMENTS = pl.Schema(
 DETAILED = pl.Schema({**TIMED, **ARGUMENTS})
 
 _ARGUMENTS = msgspec.json.Decoder(list[Arguments | None])
+_ARGUMENTS_OF_ONE = msgspec.json.Decoder(Arguments)
 
 
 class Decoded(NamedTuple):
@@ -94,8 +103,8 @@ class Decoded(NamedTuple):
         details: Device work, host calls and synchronisation, columns of `DETAILED`.
         unread: Events of categories without a table, counted by category.
         short_frames: Python frames left out because they are shorter than `SHORTEST_FRAME_US`.
-        lost: Events that are not valid JSON.
-        has_broken_tail: The last event is one of them.
+        lost: Events that are not valid JSON, and elements that are no events.
+        has_broken_tail: The last event is not valid JSON.
     """
 
     ranges: pl.DataFrame
@@ -110,7 +119,7 @@ def columns_of(events: Sequence[Event]) -> Decoded:
     """Return decoded events as columns.
 
     Raises:
-        InexactTimesError: These are `Event`s and must be `ExactEvent`s.
+        InexactTimesError: These are `NumberedEvent`s and must be `ExactEvent`s.
     """
     ranges, details, timed = [TIMED.to_frame()], [DETAILED.to_frame()], set()
     spans = 0
@@ -121,14 +130,16 @@ def columns_of(events: Sequence[Event]) -> Decoded:
         timed.add(category)
         if section == "frame":
             frames = _timed(_long_frames(events, category), section)
-            ranges.append(frames.filter(pl.col("dur_ns") >= SHORTEST_FRAME_US * 1000))
+            is_long = pl.col("dur_ns") >= SHORTEST_FRAME_US * 1000
+            ranges.append(frames.filter(is_long | pl.col("dur_ns").is_null()))
             spans += len(ranges[-1])
             continue
         rows = [e for e in events if e.cat == category and e.ph == "X"]
         spans += len(rows)
         if section == "marker":
-            rows += [e for e in events if e.cat == category and e.ph in _INSTANTS]
-        if section in HOST_RANGES:
+            instants = [e for e in events if e.cat == category and e.ph in _INSTANTS]
+            ranges.append(_timed(rows + instants, section, without_length=len(instants)))
+        elif section in HOST_RANGES:
             ranges.append(_timed(rows, section))
         else:
             details.append(_timed(rows, section).hstack(_arguments(rows)))
@@ -156,7 +167,9 @@ def _is_unread(event: Event) -> bool:
     return event.ph not in _UNCOUNTED_PHASES
 
 
-def _timed(events: Sequence[Event], section: str) -> pl.DataFrame:
+def _timed(events: Sequence[Event], section: str, without_length: int = 0) -> pl.DataFrame:
+    """Return the columns of `TIMED`; the last events, `without_length` of them, are instants."""
+    lengths = nanoseconds([e.dur for e in events[: len(events) - without_length]])
     return pl.DataFrame(
         {
             "section": pl.repeat(section, len(events), dtype=SECTIONS, eager=True),
@@ -164,7 +177,7 @@ def _timed(events: Sequence[Event], section: str) -> pl.DataFrame:
             "pid": _values([e.pid for e in events], "pid", pl.Int64()),
             "tid": _values([e.tid for e in events], "tid", pl.Int64()),
             "ts_ns": nanoseconds([e.ts for e in events]),
-            "dur_ns": nanoseconds([e.dur for e in events]),
+            "dur_ns": lengths.extend_constant(0, without_length),
         },
         schema=TIMED,
     )
@@ -174,17 +187,23 @@ def _arguments(events: Sequence[Event]) -> list[pl.Series]:
     texts = [e.args for e in events]
     try:
         found = _ARGUMENTS.decode(b"[%b]" % b",".join(texts))
-    except msgspec.DecodeError:  # something other than an object among them
-        objects = [text if bytes(text).startswith(b"{") else b"null" for text in texts]
-        found = _ARGUMENTS.decode(b"[%b]" % b",".join(objects))
+    except (msgspec.DecodeError, RecursionError):
+        found = [_arguments_of_one(bytes(text)) for text in texts]
     none = Arguments()
     arguments = [one or none for one in found]
     return [_values(list(map(attrgetter(n), arguments)), n, t) for n, t in ARGUMENTS.items()]
+
+
+def _arguments_of_one(text: bytes) -> Arguments | None:
+    try:
+        return _ARGUMENTS_OF_ONE.decode(shallow(text))
+    except msgspec.DecodeError:  # no object, or a number beyond all bounds
+        return None
 
 
 def _values(values: Sequence[Any], name: str, dtype: pl.DataType) -> pl.Series:
     """Return a column of mixed JSON values; what the type cannot hold is null."""
     try:
         return pl.Series(name, values, dtype=dtype)
-    except TypeError:
+    except (TypeError, OverflowError):
         return pl.Series(name, values, dtype=dtype, strict=False)

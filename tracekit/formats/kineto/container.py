@@ -17,15 +17,17 @@ import msgspec
 
 from tracekit.errors import UnreadableTrace
 from tracekit.formats.kineto.chunk import Chunk, Span
-from tracekit.formats.kineto.cuts import first_key, separator_before
+from tracekit.formats.kineto.cuts import NO_OBJECT, first_key, separator_before
+from tracekit.formats.kineto.depth import shallow
 
 CHUNK_BYTES = 8 << 20
 HEAD_BYTES = 1 << 18
 _GZIP_MAGIC = b"\x1f\x8b"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _EVENTS_KEY = re.compile(rb'(?<!\\)"traceEvents"\s*:\s*(?=\[)')
-_EMPTY_ARRAY = re.compile(rb"\[\s*\]")
-_END_OF_ARRAY = re.compile(rb'\}\s*\](?=\s*(?:,\s*"|\}|$))')
+_NO_OBJECTS = rb"(?:" + NO_OBJECT + rb"(?:\s*,\s*" + NO_OBJECT + rb")*)?"
+_ARRAY_WITHOUT_OBJECTS = re.compile(rb"\[\s*" + _NO_OBJECTS + rb"\s*\]")
+_END_OF_ARRAY = re.compile(rb"\}(?:\s*,\s*" + NO_OBJECT + rb')*\s*\](?=\s*(?:,\s*"|\}|$))')
 _CUT_WINDOW_BYTES = 1 << 16
 _DAMAGE_STEP_BYTES = 256
 _LONGEST_HEAD_BYTES = 64 << 20
@@ -40,12 +42,14 @@ class Container:
         metadata: Top-level entries besides `traceEvents`.
         has_end: The file ends as JSON ends; False when the writer died or the file was cut.
         has_partial_event: The file ends inside an event.
+        is_damaged: The compressed data is damaged; nothing behind the damage was read.
     """
 
     is_object: bool = True
     metadata: dict[str, Any] = field(default_factory=dict)
     has_end: bool = True
     has_partial_event: bool = False
+    is_damaged: bool = False
 
 
 def chunks(path: Path, container: Container, report: Callable[[int], None]) -> Iterator[Chunk]:
@@ -69,7 +73,7 @@ def chunks(path: Path, container: Container, report: Callable[[int], None]) -> I
         opening = _with_first_key(_opened(path, source, container), source)
         key = first_key(opening)
         if key is None:
-            _read_without_events(opening + b"".join(source), container)
+            yield _without_events(opening + b"".join(source), container)
             return
         separator = separator_before(key)
         if is_gzip:
@@ -126,7 +130,8 @@ def first_bytes(path: Path, count: int) -> bytes:
 def blocks(file: BinaryIO, container: Container) -> Iterator[bytes]:
     """Yield the decompressed bytes of a gzip file in blocks of at most `CHUNK_BYTES`.
 
-    A stream that ends early or is damaged yields what came before and clears `has_end`.
+    A stream that ends early or is damaged yields what came before and clears `has_end`; damage
+    sets `is_damaged` too.
     """
     inflate = zlib.decompressobj(wbits=31)
     while packed := (
@@ -138,7 +143,7 @@ def blocks(file: BinaryIO, container: Container) -> Iterator[bytes]:
         try:
             yield inflate.decompress(packed, CHUNK_BYTES)
         except zlib.error:
-            container.has_end = False
+            container.has_end, container.is_damaged = False, True
             yield _until_damage(before, packed)
             return
     container.has_end = inflate.eof
@@ -153,10 +158,11 @@ def _until_damage(inflate: "zlib._Decompress", packed: bytes) -> bytes:
     return text
 
 
-def _read_without_events(text: bytes, container: Container) -> None:
-    empty = _EMPTY_ARRAY.match(text)
-    if not (empty and _finish(container, text[empty.end() :])):
-        container.has_end, container.has_partial_event = False, not empty
+def _without_events(text: bytes, container: Container) -> bytes:
+    array = _ARRAY_WITHOUT_OBJECTS.match(text)
+    if not (array and _finish(container, text[array.end() :])):
+        container.has_end, container.has_partial_event = False, not array
+    return array[0] if array else b"[]"
 
 
 def _opened(path: Path, source: Iterator[bytes], container: Container) -> bytes:
@@ -175,7 +181,7 @@ def _opened(path: Path, source: Iterator[bytes], container: Container) -> bytes:
             if entries is not None:
                 container.metadata.update(entries)
                 return text[match.end() :]
-    raise UnreadableTrace(path, *_no_events(text))
+    raise UnreadableTrace(path, *_no_events(text, container))
 
 
 def _with_first_key(opening: bytes, source: Iterator[bytes]) -> bytes:
@@ -188,7 +194,9 @@ def _with_first_key(opening: bytes, source: Iterator[bytes]) -> bytes:
     return opening
 
 
-def _no_events(text: bytes) -> tuple[str, str]:
+def _no_events(text: bytes, container: Container) -> tuple[str, str]:
+    if container.is_damaged:
+        return "is damaged: it does not decompress as far as its events", "Copy the file again"
     again = "Record it again: the profiler did not finish writing"
     if not text:
         return "is empty", again
@@ -238,7 +246,7 @@ def _ended(buffer: bytes, separator: re.Pattern[bytes], container: Container) ->
     text = buffer[start:].decode("utf-8", "replace")
     try:
         _, length = json.JSONDecoder(strict=False).raw_decode(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         container.has_partial_event = True
         return (buffer[: cut.start()] if cut else b"[") + b"]"
     container.has_partial_event = "{" in text[length:]
@@ -257,10 +265,16 @@ def _finish(container: Container, rest: bytes) -> bool:
 
 def _object(text: bytes) -> dict[str, Any] | None:
     try:
-        entries = msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        try:
-            entries = json.loads(text.decode("utf-8", "replace"), strict=False)
-        except ValueError:
-            return None
+        entries = _decoded(text)
+    except RecursionError:
+        entries = _decoded(shallow(text))
     return entries if isinstance(entries, dict) else None
+
+
+def _decoded(text: bytes) -> object:
+    """Return what JSON text says; None where it is not valid."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text)
+    with contextlib.suppress(ValueError):
+        return json.loads(text.decode("utf-8", "replace"), strict=False)
+    return None

@@ -2,7 +2,11 @@
 
 import re
 
-_FIRST_KEY = re.compile(rb'\[\s*(?:\{\s*\}\s*,\s*)*\{\s*"((?:[^"\\]|\\.)*)"\s*:')
+# What an array of events may hold besides objects: a number, a word, a string, a flat array.
+NO_OBJECT = rb'(?>[-+\w.]+|"(?:[^"\\]|\\.)*"|\[[^][{}"]*\])'
+_FIRST_KEY = re.compile(
+    rb"\[\s*(?:(?:\{\s*\}|" + NO_OBJECT + rb')\s*,\s*)*\{\s*"((?:[^"\\]|\\.)*)"\s*:'
+)
 
 
 def first_key(array: bytes) -> bytes | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from tracekit.formats.kineto.metadata import device_properties, rank
 from tracekit.formats.kineto.recording import Recording
 from tracekit.formats.kineto.sections import DEVICE_WORK, HOST_CALLS, SYNCHRONISATION
 
@@ -62,20 +63,14 @@ def with_processes(recording: Recording) -> tuple[pl.DataFrame, pl.DataFrame, pl
     if details["pid_raw"].is_not_null().any():
         return _by_rank(details, ranges)
     pids = _host_pids(details, ranges)
-    rank = _rank(recording.metadata)
     if len(pids) <= 1:
         only = pl.lit(0, pl.Int32).alias("process_id")
         pid = pids[0] if len(pids) else None
-        processes = pl.DataFrame({"process_id": [0], "pid": [pid], "rank": [rank]})
+        of_file = {"process_id": [0], "pid": [pid], "rank": [rank(recording.metadata)]}
+        processes = pl.DataFrame(of_file)
         return details.with_columns(only), ranges.with_columns(only), processes
     processes = pl.DataFrame({"pid": pids}).with_row_index("process_id")
     return (*_by_pid(details, ranges, processes), processes.with_columns(rank=pl.lit(None)))
-
-
-def _rank(metadata: Mapping[str, Any]) -> int | None:
-    distributed = metadata.get("distributedInfo")
-    rank = distributed.get("rank") if isinstance(distributed, dict) else None
-    return rank if isinstance(rank, int) else None
 
 
 def _host_pids(details: pl.DataFrame, ranges: pl.DataFrame) -> Sequence[int]:
@@ -155,7 +150,7 @@ def devices(details: pl.DataFrame, platform: Platform, metadata: Mapping[str, An
         .with_row_index("device_id")
         .with_columns(pl.col("device_id").cast(pl.Int32))
     )
-    properties = _properties(metadata)
+    properties = device_properties(metadata)
     known = properties.select("name", "arch").unique()
     if len(known) == 1:
         return seen.with_columns(
@@ -164,24 +159,6 @@ def devices(details: pl.DataFrame, platform: Platform, metadata: Mapping[str, An
     if platform.counts_nodes:
         properties = properties.clear()
     return seen.join(properties, on="index", how="left", maintain_order="left")
-
-
-def _properties(metadata: Mapping[str, Any]) -> pl.DataFrame:
-    entries = metadata.get("deviceProperties")
-    rows = [
-        (entry.get("id"), entry.get("name") or None, _arch(entry))
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict)
-    ]
-    schema = {"index": pl.Int64, "name": pl.String, "arch": pl.String}
-    return pl.DataFrame(rows, schema=schema, orient="row", strict=False).unique("index")
-
-
-def _arch(properties: Mapping[str, Any]) -> str | None:
-    """Name NVIDIA's instruction set; AMD's needs the stepping, which Kineto does not write."""
-    major, minor = properties.get("computeMajor"), properties.get("computeMinor")
-    is_nvidia = str(properties.get("name")).startswith(("NVIDIA", "Tesla", "GeForce", "Quadro"))
-    return f"sm_{major}{minor}" if is_nvidia and isinstance(major, int) else None
 
 
 def lanes_of(details: pl.DataFrame, handles: Sequence[str], label: str) -> pl.DataFrame:

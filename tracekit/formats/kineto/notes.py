@@ -6,6 +6,7 @@ import polars as pl
 
 from tracekit.formats.kineto.columns import SHORTEST_FRAME_US
 from tracekit.formats.kineto.identity import Platform
+from tracekit.formats.kineto.metadata import unusable
 from tracekit.formats.kineto.recording import Recording
 from tracekit.tables.notes import Note, Severity
 
@@ -17,12 +18,21 @@ _NAMES_SHOWN = 6
 def file_notes(recording: Recording) -> Iterator[Note]:
     """Yield what is wrong with the file itself."""
     source, counts = str(recording.path), recording.counts
-    if not recording.has_end:
+    if recording.is_damaged:
+        yield Note(
+            "kineto.gzip-damaged",
+            Severity.DATA_LOSS,
+            "The compressed data is damaged: what came before the damage was read, events behind "
+            "it are missing and some before it may be altered; copy the file again",
+            max(counts["partial"], 1),
+            source,
+        )
+    elif not recording.has_end:
         yield Note(
             "kineto.truncated",
             Severity.DATA_LOSS,
-            "The file ends before its end: the writer died or the copy is incomplete. Whole events "
-            "up to there were read; record again if the end matters",
+            "The file stops before its JSON ends: the writer died or the copy is incomplete. Whole "
+            "events up to there were read, later ones are missing; record again if they matter",
             max(counts["partial"], 1),
             source,
         )
@@ -30,9 +40,18 @@ def file_notes(recording: Recording) -> Iterator[Note]:
         yield Note(
             "kineto.events-unreadable",
             Severity.DATA_LOSS,
-            "Events that are not valid JSON or have no time were left out (before 2026 PyTorch did "
-            "not escape quotes in names)",
+            "Events were left out: they are not valid JSON (before 2026 PyTorch did not escape "
+            "quotes in names), are no objects, or have no usable time (`ts`)",
             counts["lost"] + counts["untimed"],
+            source,
+        )
+    if counts["lengthless"]:
+        yield Note(
+            "kineto.durations-unusable",
+            Severity.DATA_LOSS,
+            "Events whose duration (`dur`) is missing or no usable number were given no length: "
+            "busy times and totals lack theirs",
+            counts["lengthless"],
             source,
         )
     if counts["negative"]:
@@ -43,11 +62,20 @@ def file_notes(recording: Recording) -> Iterator[Note]:
             counts["negative"],
             source,
         )
-    yield from _time_notes(recording)
+    yield from _metadata_notes(recording)
     yield from _unread_notes(recording)
 
 
-def _time_notes(recording: Recording) -> Iterator[Note]:
+def _metadata_notes(recording: Recording) -> Iterator[Note]:
+    if names := unusable(recording.metadata):
+        yield Note(
+            "kineto.metadata-unusable",
+            Severity.NOTICE,
+            f"Ignored because no whole numbers of 64 bits: {', '.join(names)}. What they say (the "
+            "base of times, the rank, device names) is unknown",
+            len(names),
+            str(recording.path),
+        )
     times = pl.concat([recording.ranges["start_ns"], recording.details["start_ns"]])
     earliest = times.min()
     if recording.base_ns is None and isinstance(earliest, int) and earliest < _EPOCH_NS:
@@ -170,6 +198,15 @@ def op_notes(ops: pl.DataFrame, first_correlation: pl.DataFrame, source: str) ->
             f"Ops start up to {largest} ns before the call that launched them: the clocks of host "
             "and device differ",
             len(early),
+            source,
+        )
+    if deviceless := ops["device_id"].null_count():
+        yield Note(
+            "kineto.device-unknown",
+            Severity.DATA_LOSS,
+            f"{deviceless} GPU events name no device (neither `device` nor a number as `pid`): "
+            "they count for no device's busy time",
+            deviceless,
             source,
         )
     if homeless := ops["process_id"].null_count():

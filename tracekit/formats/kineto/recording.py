@@ -9,14 +9,16 @@ from typing import Any
 import polars as pl
 
 from tracekit.formats import Progress
-from tracekit.formats.kineto import container, lanes
+from tracekit.formats.kineto import container, lanes, metadata
 from tracekit.formats.kineto.chunk import Chunk, decode, merged
 from tracekit.formats.kineto.columns import DETAILED, TIMED, Decoded
 
 # Below this, one process is done before another has started.
 PARALLEL_BYTES = 64 << 20
 _USUAL_GZIP_RATIO = 14
-_LATEST_NS = 2**61  # sums of three stay in 64 bits
+# Sums of a base time and any two of these stay in 64 bits.
+_FURTHEST_NS = 2**61
+_LATEST_NS = 2**62
 
 
 @dataclass
@@ -29,9 +31,10 @@ class Recording:
         ranges: Host ranges: section, name, pid, tid, start_ns, end_ns.
         details: Device work, host calls and synchronisation: the same and the arguments.
         unread: Events of categories without a table, counted by category.
-        counts: What was lost or changed: `lost`, `partial`, `untimed`, `negative` events,
-            `short_frames`.
+        counts: What was lost or changed: `lost`, `partial`, `untimed`, `lengthless`, `negative`
+            events, `short_frames`.
         has_end: The file ends as JSON ends.
+        is_damaged: It does not because its compressed data is damaged.
         base_ns: What the file's times count from; null in old files, whose times are epoch times.
     """
 
@@ -42,6 +45,7 @@ class Recording:
     unread: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     has_end: bool = True
+    is_damaged: bool = False
     base_ns: int | None = None
 
 
@@ -60,8 +64,7 @@ def recorded(path: Path, progress: Progress) -> Recording:
     workers = lanes.workers_for(expected_bytes, PARALLEL_BYTES, is_stream=is_gzip)
     parts, unread, counts = _gathered(chunks, workers)
     counts["partial"] += around.has_partial_event
-    base = around.metadata.get("baseTimeNanoseconds")
-    base_ns = base if isinstance(base, int) else None
+    base_ns = metadata.base_ns(around.metadata)
     return Recording(
         path,
         around.metadata,
@@ -70,6 +73,7 @@ def recorded(path: Path, progress: Progress) -> Recording:
         unread,
         counts,
         around.has_end,
+        around.is_damaged,
         base_ns,
     )
 
@@ -97,13 +101,21 @@ def _gathered(
 
 
 def _absolute(columns: pl.DataFrame, base_ns: int, counts: Counter[str]) -> pl.DataFrame:
-    """Return columns with `start_ns` and `end_ns`; no negative lengths, no rows without a time."""
-    is_timed = pl.col("ts_ns").is_between(-_LATEST_NS, _LATEST_NS) & (
-        pl.col("dur_ns").is_between(-_LATEST_NS, _LATEST_NS) | pl.col("dur_ns").is_null()
-    )
-    timed = columns.filter(is_timed)
-    counts["untimed"] += len(columns) - len(timed)
-    counts["negative"] += int((timed["dur_ns"] < 0).sum())
+    """Return columns with `start_ns` and `end_ns`.
+
+    Rows without a usable time are left out; rows without a usable length, or with a negative one,
+    have none. All are counted.
+    """
     start = pl.col("ts_ns") + base_ns
-    length = pl.max_horizontal(pl.col("dur_ns").fill_null(0), 0)
+    timed = columns.filter(
+        pl.col("ts_ns").is_between(-_FURTHEST_NS, _FURTHEST_NS)
+        & start.is_between(-_LATEST_NS, _LATEST_NS)
+    )
+    length = pl.col("dur_ns")
+    has_length = length.is_between(-_FURTHEST_NS, _FURTHEST_NS) & (start + length <= _LATEST_NS)
+    timed = timed.with_columns(pl.when(has_length).then(length))
+    counts["untimed"] += len(columns) - len(timed)
+    counts["lengthless"] += timed["dur_ns"].null_count()
+    counts["negative"] += int((timed["dur_ns"] < 0).sum())
+    length = pl.max_horizontal(length.fill_null(0), 0)
     return timed.with_columns(start_ns=start, end_ns=start + length).drop("ts_ns", "dur_ns")

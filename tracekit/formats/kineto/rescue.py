@@ -3,15 +3,20 @@
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from tracekit.formats.kineto.columns import Decoded, ExactEvent, columns_of
 from tracekit.formats.kineto.cuts import first_key, separator_before
+from tracekit.formats.kineto.depth import shallow
 
+_EVENT = msgspec.json.Decoder(ExactEvent)
+_ELEMENTS = msgspec.json.Decoder(list[msgspec.Raw])
 _EVENTS = msgspec.json.Decoder(list[ExactEvent])
 _WITHOUT_CONTROL_CHARACTERS = bytes(max(code, ord(" ")) for code in range(256))
 _MOST_NESTED = 16
+_UNDECODABLE = (msgspec.DecodeError, RecursionError)
 _NOT_A_NUMBER = re.compile(rb"([:\[,]\s*)-?(?:nan|inf|NaN|Infinity)\b")
 
 
@@ -19,35 +24,43 @@ def rescued(array: bytes) -> Decoded:
     """Decode what can be decoded of a JSON array of events.
 
     Raw control characters and invalid UTF-8 in strings are replaced (Kineto copies kernel and user
-    names as they are), a bare `nan` or `inf` becomes null. Events that are broken in other ways
-    (before 2026 quotes in names were not escaped) are lost and counted.
+    names as they are), a bare `nan` or `inf` becomes null, and so does what is nested too deeply.
+    Events that are broken in other ways (before 2026 quotes in names were not escaped) and elements
+    that are no events are lost and counted.
     """
     clean = array.translate(_WITHOUT_CONTROL_CHARACTERS).decode("utf-8", "replace").encode()
     try:
         return columns_of(_EVENTS.decode(clean))
-    except msgspec.DecodeError:
+    except _UNDECODABLE:
         key = first_key(clean)
     body = clean.strip()[1:-1]
     pieces = [body] if key is None else separator_before(key).split(body)
     events: list[ExactEvent] = []
     broken: list[int] = []
+    foreign = 0
     for start, found in _halved(pieces):
         if found is None:
             broken.append(start)
         else:
-            events += found
+            events += found.events
+            foreign += found.foreign
     mended, lost = _mended(pieces, broken)
     return columns_of(events + mended)._replace(
-        lost=len(lost), has_broken_tail=len(pieces) - 1 in lost
+        lost=len(lost) + foreign, has_broken_tail=len(pieces) - 1 in lost
     )
+
+
+class _Found(NamedTuple):
+    events: list[ExactEvent]
+    foreign: int = 0  # elements that are valid JSON and no events
 
 
 def _joined(pieces: Iterable[bytes]) -> list[ExactEvent]:
     return _EVENTS.decode(b"[%b]" % b",".join(pieces))
 
 
-def _halved(pieces: Sequence[bytes]) -> Iterator[tuple[int, list[ExactEvent] | None]]:
-    """Yield `(start, events)` of runs that decode, and None for each piece that does not.
+def _halved(pieces: Sequence[bytes]) -> Iterator[tuple[int, _Found | None]]:
+    """Yield `(start, found)` of runs that decode, and None for each piece that does not.
 
     Finds k broken pieces among n in about k·log2(n) decodes.
     """
@@ -55,20 +68,26 @@ def _halved(pieces: Sequence[bytes]) -> Iterator[tuple[int, list[ExactEvent] | N
     while stack:
         start, stop = stack.pop()
         try:
-            yield start, _joined(pieces[start:stop])
-        except msgspec.DecodeError:
+            yield start, _Found(_joined(pieces[start:stop]))
+        except _UNDECODABLE:
             if stop - start > 1:
                 middle = (start + stop) // 2
                 stack += [(middle, stop), (start, middle)]
             else:
-                yield start, _without_nan(pieces[start])
+                yield start, _one_by_one(pieces[start])
 
 
-def _without_nan(piece: bytes) -> list[ExactEvent] | None:
+def _one_by_one(piece: bytes) -> _Found | None:
+    text = shallow(_NOT_A_NUMBER.sub(rb"\1null", piece))
     try:
-        return _joined([_NOT_A_NUMBER.sub(rb"\1null", piece)])
+        elements = _ELEMENTS.decode(b"[%b]" % text)
     except msgspec.DecodeError:
         return None
+    events = []
+    for element in elements:
+        with contextlib.suppress(msgspec.DecodeError):
+            events.append(_EVENT.decode(element))
+    return _Found(events, len(elements) - len(events))
 
 
 def _mended(pieces: Sequence[bytes], broken: Sequence[int]) -> tuple[list[ExactEvent], set[int]]:
@@ -79,7 +98,7 @@ def _mended(pieces: Sequence[bytes], broken: Sequence[int]) -> tuple[list[ExactE
         for stop in range(start + 2, min(start + _MOST_NESTED, len(pieces)) + 1):
             if start not in lost or pieces[start].count(b"{") <= pieces[start].count(b"}"):
                 break
-            with contextlib.suppress(msgspec.DecodeError):
+            with contextlib.suppress(*_UNDECODABLE):
                 events += _joined(pieces[start:stop])
                 lost -= set(range(start, stop))
                 break

@@ -8,6 +8,7 @@ import polars as pl
 
 _EXACT_FLOAT_BELOW_US = 2.0**43
 _EXACT_INT_BELOW_US = 2**53
+_DIGITS = pl.Decimal(25, 6)  # a thousand times as much still fits 38 digits
 
 
 class InexactTimesError(Exception):
@@ -33,7 +34,7 @@ def nanoseconds(microseconds: Sequence[Any]) -> pl.Series:
         return _from_digits(microseconds)
     try:
         whole = pl.Series(microseconds, dtype=pl.Int64)
-    except TypeError:
+    except (TypeError, OverflowError):
         return _from_floats(microseconds)
     if whole.is_between(-_EXACT_INT_BELOW_US, _EXACT_INT_BELOW_US).all():
         return whole * 1000
@@ -43,7 +44,7 @@ def nanoseconds(microseconds: Sequence[Any]) -> pl.Series:
 def _from_floats(microseconds: Sequence[Any]) -> pl.Series:
     try:
         numbers = pl.Series(microseconds, dtype=pl.Float64)
-    except TypeError as error:
+    except (TypeError, OverflowError) as error:
         raise InexactTimesError from error
     is_exact = numbers.is_between(-_EXACT_FLOAT_BELOW_US, _EXACT_FLOAT_BELOW_US, closed="none")
     if numbers.null_count() or not is_exact.all():
@@ -55,5 +56,5 @@ def _from_floats(microseconds: Sequence[Any]) -> pl.Series:
 
 def _from_digits(texts: Sequence[msgspec.Raw]) -> pl.Series:
     numbers = [bytes(text).decode("ascii", "replace").strip('"') for text in texts]
-    decimals = pl.Series(numbers, dtype=pl.String).cast(pl.Decimal(38, 6), strict=False)
+    decimals = pl.Series(numbers, dtype=pl.String).cast(_DIGITS, strict=False)
     return (decimals * 1000).cast(pl.Int64, strict=False)

@@ -37,8 +37,10 @@ def read_arguments(capture: Capture, calls: pl.DataFrame, step: Step) -> pl.Data
     schema = {"call_id": pl.Int64, "role": pl.String, "text": pl.String}
     names = ", ".join(f"'{name}'" for name in _ROLES)
     where = f"name IN ({names})"
+    if not capture.has("rocpd_arg", "name"):
+        return pl.DataFrame(schema=schema)
     if capture.has("rocpd_arg", "type"):
-        where += " AND substr(type, -2) <> '**'"
+        where += " AND substr(type, -2) IS NOT '**'"
     index: RowIndex | None = None
     parts = []
     wanted = (calls["kind"] != "other") | calls["name"].is_in(_ENDING)

@@ -9,12 +9,13 @@ from tracekit.formats.rocpd.database import Capture
 from tracekit.formats.rocpd.events import Events, Step, Texts, read_events
 from tracekit.formats.rocpd.identity import read_identity
 from tracekit.formats.rocpd.joins import hsa_parents, with_calls, with_streams
-from tracekit.formats.rocpd.losses import Losses, losses_notes, refuse_foreign_version
+from tracekit.formats.rocpd.losses import Losses, losses_notes
 from tracekit.formats.rocpd.ops import read_device_rows
 from tracekit.formats.rocpd.places import queues_frame, stream_queues_frame, streams_frame
 from tracekit.formats.rocpd.recorded_waits import recorded_waits
 from tracekit.formats.rocpd.regions import ranges_frame, read_host_rows
 from tracekit.formats.rocpd.row_index import RowIndex, looked_up
+from tracekit.formats.rocpd.structure import refuse_foreign_schema
 from tracekit.formats.rocpd.waits import inferred_waits, with_event_keys
 from tracekit.trace import Trace
 
@@ -32,9 +33,10 @@ def read_capture(capture: Capture, format_name: str, step: Step) -> Trace:
     """Read one capture as a trace.
 
     Raises:
-        UnreadableTrace: Its schema is of another major version, or a table is damaged.
+        UnreadableTrace: Its schema is of another major version or lacks what no answer can do
+            without, or a table is damaged.
     """
-    refuse_foreign_version(capture)
+    refuse_foreign_schema(capture)
     identity = read_identity(capture)
     texts = Texts.read(capture)
     events = read_events(capture, step)
@@ -66,7 +68,8 @@ def read_capture(capture: Capture, format_name: str, step: Step) -> Trace:
     losses = Losses(
         clamped=host.clamped + device.clamped,
         duplicates=device.duplicates,
-        untimed=device.untimed,
+        untimed=host.untimed + device.untimed,
+        deviceless=device.deviceless,
         unnamed=host.unnamed,
         skipped=host.skipped,
         unpaired=waits.unpaired,

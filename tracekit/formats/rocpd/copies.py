@@ -77,7 +77,7 @@ def _with_arguments(copies: pl.DataFrame, arguments: pl.DataFrame) -> pl.DataFra
         direction = pl.when(said.str.contains(pattern)).then(pl.lit(value)).otherwise(direction)
     return copies.with_columns(
         *(handles(pl.col(name)).alias(name) for name in _ADDRESSES),
-        copied_bytes=pl.coalesce(handles(pl.col("size")), area).cast(pl.Int64),
+        copied_bytes=pl.coalesce(handles(pl.col("size")), area).cast(pl.Int64, strict=False),
         direction=direction.cast(DIRECTIONS),
     )
 

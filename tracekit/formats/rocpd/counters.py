@@ -46,7 +46,9 @@ def counters_frame(
     )
     known = placed.filter(pl.col("time_ns").is_not_null())
     keys = ["event_id", "device_id", "name", "time_ns", "op_id"]
-    summed = known.group_by(keys, maintain_order=True).agg(pl.col("value").sum())
+    summed = known.group_by(keys, maintain_order=True).agg(
+        pl.when(pl.col("value").count() > 0).then(pl.col("value").sum())
+    )
     return summed.drop("event_id"), placed.height - known.height
 
 

@@ -8,10 +8,8 @@ the comparison with ADBC).
 
 import os
 import re
-import shutil
 import sqlite3
-import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -21,14 +19,31 @@ from urllib.parse import quote
 
 import connectorx
 import polars as pl
+from polars.datatypes import DataType
 
 from tracekit.errors import UnreadableTrace
+from tracekit.formats.rocpd.connections import (
+    DAMAGED,
+    connected,
+    damage_reported,
+    fetched,
+    readable_copy,
+    refuse_unfinished,
+    sqlite_uri,
+)
+from tracekit.formats.rocpd.values import (
+    Faults,
+    Problem,
+    cleaned,
+    column_type,
+    lenient_text,
+    without_impossible_times,
+)
 
 SLICE_ROWS = 1 << 18
 _MOST_SLICES = 256
 _NAME_IN_SCHEMA = b"rocpd_info_process"
 _SCHEMA_BYTES = 1 << 20
-_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 # rocprofv3 appends `_` and the guid, rocprof-sys the 32 hex digits of an md5, with or without `_`.
 _SUFFIX = re.compile(r"_[0-9a-f]{8}(_[0-9a-f]{4}){3}_[0-9a-f]{12}|_?[0-9a-f]{32}|")
@@ -58,8 +73,6 @@ _TABLES = (
 # rocpd_string and rocpd_metadata, but has none of these.
 _OWN_TABLES = frozenset({"rocpd_info_process", "rocpd_kernel_dispatch"})
 
-_DAMAGED = "Copy or record it again; PRAGMA integrity_check in sqlite3 says how much is damaged"
-
 
 @dataclass(frozen=True)
 class Capture:
@@ -69,6 +82,7 @@ class Capture:
         path: File it is in.
         suffix: What its table names end in.
         columns: Column names of each table there is, by the table's bare name.
+        faults: Values that were read otherwise than they are stored, so far.
     """
 
     path: Path
@@ -76,6 +90,7 @@ class Capture:
     columns: Mapping[str, frozenset[str]]
     _connection: sqlite3.Connection = field(repr=False)
     _uri: str = field(repr=False)
+    faults: Faults = field(default_factory=dict)
 
     def has(self, table: str, *columns: str) -> bool:
         """Return whether a table and all these columns exist."""
@@ -84,14 +99,14 @@ class Capture:
     def rows(
         self, table: str, columns: Sequence[str], where: str = "1"
     ) -> list[tuple[object, ...]]:
-        """Return rows of a small table; a column that does not exist is None in every row."""
+        """Return rows of a small table, of the columns' types; what does not exist is None."""
         if table not in self.columns:
             return []
         names = ", ".join(self._selected(table, name) for name in columns)
-        with _damage_reported(self.path):
-            return self._connection.execute(
-                f'SELECT {names} FROM "{table}{self.suffix}" WHERE {where}'
-            ).fetchall()
+        query = f'SELECT {names} FROM "{table}{self.suffix}" WHERE {where}'
+        with damage_reported(self.path, table):
+            found = fetched(self._connection, query)
+        return list(zip(*self._cleaned(table, columns, found), strict=True))
 
     def last_row_id(self, table: str) -> int:
         """Return the largest id of a table, 0 if it has no row: about its size, at no cost."""
@@ -104,54 +119,108 @@ class Capture:
 
         Args:
             table: Bare name of the table; yields nothing where it does not exist or is empty.
-            columns: Wanted columns; the frames have those that exist.
-            where: SQL condition.
+            columns: Wanted columns; those that do not exist are null.
+            where: SQL condition on columns that exist.
         """
         first, last = self._row_ids(table)
         if last < first:
             return
         step = max(SLICE_ROWS, (last - first) // _MOST_SLICES + 1)
-        existing = [name for name in columns if self.has(table, name)]
         cores = len(os.sched_getaffinity(0))
         waiting: deque[Future[pl.DataFrame]] = deque()
         with ThreadPoolExecutor(cores) as pool:
             for start in range(first, last + 1, step):
                 ids = range(start, min(start + step, last + 1))
-                waiting.append(pool.submit(self._slice, table, existing, ids, where))
+                waiting.append(pool.submit(self._slice, table, columns, ids, where))
                 if len(waiting) > cores:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
 
-    def _slice(self, table: str, columns: list[str], ids: range, where: str) -> pl.DataFrame:
-        source = f'FROM "{table}{self.suffix}" WHERE id BETWEEN {ids[0]} AND {ids[-1]}'
-        others = [name for name in columns if name != "id"]
-        if others and others != columns:
-            # Ids mostly have no gaps: then they are known from how many rows there are.
-            frame = self._load(f"SELECT {_quoted(others)} {source} AND {where} ORDER BY id")
+    def _slice(self, table: str, columns: Sequence[str], ids: range, where: str) -> pl.DataFrame:
+        # Ids mostly have no gaps: then they are known from how many rows there are.
+        others = [name for name in columns if name != "id" and self.has(table, name)]
+        if others and "id" in columns:
+            frame = self._load(table, others, ids, where)
             if frame.height == len(ids):
-                known = pl.int_range(ids[0], ids[-1] + 1, dtype=pl.Int64, eager=True).alias("id")
-                return frame.with_columns(known).select(columns)
-        return self._load(f"SELECT {_quoted(columns)} {source} AND {where} ORDER BY id")
+                known = pl.int_range(len(ids), dtype=pl.Int64, eager=True) + ids[0]
+                return self._completed(table, columns, frame.with_columns(known.alias("id")))
+        return self._completed(table, columns, self._load(table, ["id", *others], ids, where))
 
-    def _load(self, query: str) -> pl.DataFrame:
+    def _completed(self, table: str, columns: Sequence[str], frame: pl.DataFrame) -> pl.DataFrame:
+        absent = [name for name in columns if name not in frame.columns]
+        return frame.with_columns(
+            pl.lit(None, column_type(table, name)).alias(name) for name in absent
+        ).select(columns)
+
+    def _load(self, table: str, columns: list[str], ids: range, where: str) -> pl.DataFrame:
+        names = ", ".join(f'"{name}"' for name in columns)
+        query = (
+            f'SELECT {names} FROM "{table}{self.suffix}" '
+            f"WHERE id BETWEEN {ids[0]} AND {ids[-1]} AND {where} ORDER BY id"
+        )
+        schema = {name: column_type(table, name) for name in columns}
         try:
-            frame = pl.from_arrow(connectorx.read_sql(self._uri, query, return_type="arrow"))
-        except RuntimeError as error:
-            raise UnreadableTrace(self.path, _reason(error), _DAMAGED) from error
-        assert isinstance(frame, pl.DataFrame)
+            url = f"sqlite://{quote(self._uri)}"
+            frame = pl.from_arrow(connectorx.read_sql(url, query, return_type="arrow"))
+        except RuntimeError:
+            frame = None
+        if not isinstance(frame, pl.DataFrame) or frame.schema != schema:
+            frame = self._load_value_by_value(table, schema, query, ids[0])
+        frame, impossible = without_impossible_times(frame)
+        for name, count in impossible.items():
+            self._note_faults(table, name, ids[0], Counter({"unusable": count}))
         return frame
 
+    def _load_value_by_value(
+        self, table: str, schema: Mapping[str, DataType], query: str, first: int
+    ) -> pl.DataFrame:
+        """Load what connectorx refuses: it gives up at the first value of another type."""
+        with closing(connected(self.path, self._uri)) as connection:
+            connection.text_factory = lenient_text
+            with damage_reported(self.path, table):
+                found = connection.execute(query).fetchall()
+        values = self._cleaned(table, list(schema), found, first)
+        return pl.DataFrame(dict(zip(schema, values, strict=True)), schema=dict(schema))
+
+    def _cleaned(
+        self,
+        table: str,
+        columns: Sequence[str],
+        rows: list[tuple[object, ...]],
+        first: int = 0,
+    ) -> list[Sequence[object]]:
+        transposed = list(zip(*rows, strict=True)) or [()] * len(columns)
+        kept = []
+        for name, values in zip(columns, transposed, strict=True):
+            usable, problems = cleaned(values, column_type(table, name))
+            self._note_faults(table, name, first, problems)
+            kept.append(usable)
+        return kept
+
+    def _note_faults(self, table: str, column: str, first: int, problems: Counter[Problem]) -> None:
+        for problem, count in problems.items():
+            key = (problem, table, column, first)
+            self.faults[key] = max(count, self.faults.get(key, 0))
+
     def _row_ids(self, table: str) -> tuple[int, int]:
+        if table not in self.columns:
+            return (1, 0)
         # One minimum or maximum is the end of a tree; both in one query would scan the table.
-        ends = [self.rows(table, [f"{end}(id)"]) for end in ("min", "max")]
-        first, last = (rows[0][0] if rows else None for rows in ends)
-        return (first, last) if isinstance(first, int) and isinstance(last, int) else (1, 0)
+        ends = []
+        with damage_reported(self.path, table):
+            for end in ("min", "max"):
+                query = f'SELECT {end}(id) FROM "{table}{self.suffix}"'
+                ends += fetched(self._connection, query)
+        (first,), (last,) = ends
+        if isinstance(first, int) and isinstance(last, int):
+            return first, last
+        if first is None and last is None:
+            return (1, 0)
+        raise UnreadableTrace(self.path, f"has ids in {table} that are no numbers", DAMAGED)
 
     def _selected(self, table: str, name: str) -> str:
-        if name in {"min(id)", "max(id)"} or self.has(table, name):
-            return name if "(" in name else f'"{name}"'
-        return f'NULL AS "{name}"'
+        return f'"{name}"' if self.has(table, name) else f'NULL AS "{name}"'
 
 
 @contextmanager
@@ -162,13 +231,13 @@ def open_captures(path: Path) -> Iterator[list[Capture]]:
         UnreadableTrace: It is no database, is damaged, or its writer stopped half-way.
     """
     # SQLite keeps its journal and log beside the file itself, not beside a link to it.
-    _refuse_unfinished(path.resolve())
-    with _readable_copy(path.resolve()) as readable:
-        uri = _sqlite_uri(readable)
-        with closing(_connected(path, uri)) as connection, _damage_reported(path):
+    refuse_unfinished(path.resolve())
+    with readable_copy(path.resolve()) as readable:
+        uri = sqlite_uri(readable)
+        with closing(connected(path, uri)) as connection, damage_reported(path):
             tables = _tables_by_suffix(connection)
             yield [
-                Capture(path, suffix, columns, connection, f"sqlite://{quote(uri)}")
+                Capture(path, suffix, columns, connection, uri)
                 for suffix, columns in tables.items()
             ]
 
@@ -176,9 +245,9 @@ def open_captures(path: Path) -> Iterator[list[Capture]]:
 def holds_rocpd(path: Path) -> bool:
     """Return whether a SQLite file has base tables of rocpd, readable or not."""
     try:
-        with closing(_connected(path, _sqlite_uri(path))) as connection:
+        with closing(connected(path, sqlite_uri(path))) as connection:
             return bool(_tables_by_suffix(connection))
-    except (sqlite3.DatabaseError, UnreadableTrace):
+    except (sqlite3.Error, UnreadableTrace):
         # Damaged or cut short: the statements that made the tables still name them.
         with path.open("rb") as file:
             return _NAME_IN_SCHEMA in file.read(_SCHEMA_BYTES)
@@ -186,6 +255,7 @@ def holds_rocpd(path: Path) -> bool:
 
 def _tables_by_suffix(connection: sqlite3.Connection) -> dict[str, dict[str, frozenset[str]]]:
     found: dict[str, dict[str, frozenset[str]]] = {}
+    connection.text_factory = lenient_text
     # Views have the bare names and join their rows away: only base tables are looked at.
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY rowid")
     for (name,) in names.fetchall():
@@ -195,60 +265,3 @@ def _tables_by_suffix(connection: sqlite3.Connection) -> dict[str, dict[str, fro
                 columns = connection.execute(f'PRAGMA table_info("{name}")').fetchall()
                 found.setdefault(suffix, {})[bare] = frozenset(column[1] for column in columns)
     return {suffix: tables for suffix, tables in found.items() if _OWN_TABLES & set(tables)}
-
-
-def _connected(path: Path, uri: str) -> sqlite3.Connection:
-    try:
-        return sqlite3.connect(uri, uri=True, check_same_thread=False)
-    except sqlite3.OperationalError as error:
-        raise UnreadableTrace(path, _reason(error), "Check its permissions") from error
-
-
-def _sqlite_uri(path: Path) -> str:
-    # `immutable` keeps SQLite from making lock, journal or shared-memory files beside the file.
-    return f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
-
-
-def _refuse_unfinished(path: Path) -> None:
-    journal = path.with_name(f"{path.name}-journal")
-    if journal.is_file():
-        with journal.open("rb") as file:
-            if file.read(len(_JOURNAL_MAGIC)) == _JOURNAL_MAGIC:
-                raise UnreadableTrace(
-                    path,
-                    f"was still being written when its writer stopped ({journal.name} is there)",
-                    "Record it again and let the profiler finish, or let sqlite3 roll back a copy",
-                )
-
-
-@contextmanager
-def _readable_copy(path: Path) -> Iterator[Path]:
-    """Yield the path itself, or a private copy where a write-ahead log must be replayed."""
-    log = path.with_name(f"{path.name}-wal")
-    if not (log.is_file() and log.stat().st_size):
-        yield path
-        return
-    with tempfile.TemporaryDirectory(prefix="tracekit-") as folder:
-        copy = Path(folder) / "copy.db"
-        shutil.copyfile(path, copy)
-        shutil.copyfile(log, f"{copy}-wal")
-        with closing(sqlite3.connect(copy)) as connection, _damage_reported(path):
-            connection.execute("PRAGMA journal_mode = delete")
-        yield copy
-
-
-@contextmanager
-def _damage_reported(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.DatabaseError as error:
-        raise UnreadableTrace(path, _reason(error), _DAMAGED) from error
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return ", ".join(f'"{name}"' for name in names)
-
-
-def _reason(error: Exception) -> str:
-    lines = str(error).splitlines() or ["cannot be read"]
-    return f"cannot be read as rocpd: {lines[0]}"

@@ -98,12 +98,11 @@ def _narrowed_slices(capture: Capture, step: Step) -> Iterator[pl.DataFrame]:
     columns = ["id", "stack_id", "category_id"]
     for part in capture.slices("rocpd_event", columns):
         step(part.height, "rocpd_event")
-        absent = [name for name in columns if name not in part.columns]
-        yield part.with_columns(pl.lit(None, pl.Int64).alias(name) for name in absent).select(
+        yield part.select(
             "id",
             # 0 is the writer's "no stack": it must not tie everything without one together.
             pl.when(pl.col("stack_id") != 0).then("stack_id"),
-            pl.col("category_id").cast(pl.Int32),
+            pl.col("category_id").cast(pl.Int32, strict=False),
         )
 
 

@@ -1,6 +1,7 @@
 """Who did the work: processes, GPUs, queues and streams of one capture."""
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import cast
@@ -129,7 +130,7 @@ def _processes(capture: Capture, nodes: dict[object, tuple[object, ...]]) -> pl.
                 len(rows),
                 nodes.get(nid, (None, None))[0],
                 pid,
-                next((int(allowed[k]) for k in _RANK_KEYS if allowed.get(k, "").isdecimal()), None),
+                _rank(allowed),
                 None if command is None else redacted_command(str(command)),
                 str(capture.path),
                 _collected(allowed),
@@ -150,10 +151,15 @@ def _processes(capture: Capture, nodes: dict[object, tuple[object, ...]]) -> pl.
     return pl.DataFrame(rows or [unknown], schema=schema, orient="row")
 
 
+def _rank(allowed: dict[str, str]) -> int | None:
+    values = [allowed[key] for key in _RANK_KEYS if key in allowed]
+    return next((int(value) for value in values if re.fullmatch(r"[0-9]{1,9}", value)), None)
+
+
 def _environment(text: object) -> dict[str, str]:
     try:
         parsed = json.loads(str(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return {str(k): str(v) for k, v in parsed.items()} if isinstance(parsed, dict) else {}
 
@@ -181,7 +187,7 @@ def _unique_id(extdata: object) -> str | None:
     try:
         values = json.loads(str(extdata))["uuid"]["bytes"].values()
         digits = bytes(values).hex().rstrip("0")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     return digits or None
 

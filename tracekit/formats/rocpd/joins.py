@@ -43,7 +43,7 @@ def with_calls(
 def hsa_parents(capture: Capture, texts: Texts, calls: pl.DataFrame) -> pl.Series | None:
     """Return per call the row of the HIP call around it, for HSA calls only."""
     inside = calls["origin"] == "hsa"
-    if not inside.any():
+    if not (inside.any() and capture.has("rocpd_event", "category_id", "parent_stack_id")):
         return None
     categories = ", ".join(map(str, texts.ids_of(capture, "hsa")))
     where = f"category_id IN ({categories}) AND parent_stack_id <> 0"

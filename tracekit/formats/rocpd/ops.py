@@ -52,7 +52,8 @@ class DeviceRows:
         memory_copies: The ops of `rocpd_memory_copy` with addresses, size and direction.
         clamped: Rows whose end was before their start.
         duplicates: Dispatches that were in the file twice, kept once.
-        untimed: Rows without a start or end, left out.
+        untimed: Rows without a usable start or end, left out.
+        deviceless: Dispatches whose agent is no known GPU; in `ops` without a device.
     """
 
     ops: pl.DataFrame
@@ -60,6 +61,7 @@ class DeviceRows:
     clamped: int
     duplicates: int
     untimed: int
+    deviceless: int
 
 
 def read_device_rows(
@@ -79,7 +81,12 @@ def read_device_rows(
     copies = copies.with_columns(op_id=ops["op_id"].tail(copies.height))
     clamped = int(ops["clamped"].sum())
     return DeviceRows(
-        ops.drop("clamped"), copies, clamped, duplicates, rows - duplicates - ops.height
+        ops.drop("clamped"),
+        copies,
+        clamped,
+        duplicates,
+        rows - duplicates - ops.height,
+        ops["device_id"].head(ops.height - copies.height).null_count(),
     )
 
 
@@ -115,7 +122,9 @@ def _copies(
             pl.lit("copy", _KINDS).alias("kind"),
             part["dst_address"].cast(pl.UInt64, strict=False),
             part["src_address"].cast(pl.UInt64, strict=False),
-            part["size"].alias("copied_bytes"),
+            pl.select(pl.when(part["size"] >= 0).then(part["size"]))
+            .to_series()
+            .alias("copied_bytes"),
             sides.select(_direction()).to_series().alias("direction"),
         )
 
@@ -140,7 +149,7 @@ def _op(part: pl.DataFrame, identity: Identity, events: Events, device: pl.Serie
         identity.queues.ids(part["queue_id"]).alias("queue_id"),
         identity.streams.ids(part["stream_id"]).alias("stream_id"),
         pl.col("start").alias("start_ns"),
-        pl.max_horizontal("start", "end").alias("end_ns"),
+        pl.when(pl.col("end") < pl.col("start")).then("start").otherwise("end").alias("end_ns"),
         events.stack_of(part["event_id"]).alias("correlation_id"),
         # Executable 0 says that the op is not from a graph; node 0 is a node like any other.
         pl.when(from_graph).then("graph_exec_id").alias("graph_exec_id"),

@@ -37,6 +37,7 @@ class HostRows:
         ranges: Everything else that is a range, with `event_id` and `name`.
         clamped: Rows whose end was before their start.
         unnamed: Calls whose name the file does not hold (zero-length ones).
+        untimed: Rows without a usable start or end, left out.
         skipped: Rows of categories that are neither calls nor ranges (page faults and the like).
     """
 
@@ -44,6 +45,7 @@ class HostRows:
     ranges: pl.DataFrame
     clamped: int
     unnamed: int
+    untimed: int
     skipped: int
 
 
@@ -51,9 +53,11 @@ def read_host_rows(
     capture: Capture, identity: Identity, texts: Texts, events: Events, step: Step
 ) -> HostRows:
     """Read `rocpd_region` and `rocpd_sample`."""
-    calls, ranges, clamped, skipped = [], [], 0, 0
+    calls, ranges, clamped, untimed, skipped = [], [], 0, 0, 0
     regions = _regions(capture, identity, texts, events, step)
-    for part in chain(regions, _samples(capture, identity, texts, events)):
+    for found in chain(regions, _samples(capture, identity, texts, events)):
+        part = found.drop_nulls(["start_ns", "end_ns"])
+        untimed += found.height - part.height
         clamped += int(part["clamped"].sum())
         is_call = part["origin"].is_in(["hip", "hsa"])
         if is_call.all():
@@ -69,6 +73,7 @@ def read_host_rows(
         stacked(ranges, _ROW),
         clamped,
         whole["name"].null_count(),
+        untimed,
         skipped,
     )
 
@@ -89,12 +94,12 @@ def _regions(
             texts.names.gather(names).alias("name"),
             texts.kinds.gather(names).alias("kind"),
             pl.col("start").alias("start_ns"),
-            pl.max_horizontal("start", "end").alias("end_ns"),
+            pl.when(pl.col("end") < pl.col("start")).then("start").otherwise("end").alias("end_ns"),
             events.stack_of(known["event_id"]).alias("correlation_id"),
             "event_id",
             _origin(texts, events, known["event_id"], names).alias("origin"),
             (pl.col("end") < pl.col("start")).alias("clamped"),
-        ).filter(pl.col("start_ns").is_not_null() & pl.col("end_ns").is_not_null())
+        )
 
 
 def _samples(
@@ -138,8 +143,8 @@ def _samples(
 
 
 def _origin(texts: Texts, events: Events, event_ids: pl.Series, names: pl.Series) -> pl.Series:
-    if not events.stacks.len():
-        return texts.name_origins.gather(names)
+    if not events.categories.count():
+        return texts.name_origins.gather(names).fill_null("other")
     return _category_origin(texts, events, event_ids)
 
 
@@ -176,7 +181,7 @@ def ranges_frame(capture: Capture, texts: Texts, rows: pl.DataFrame) -> pl.DataF
 def _messages(capture: Capture, texts: Texts, event_ids: pl.Series) -> pl.DataFrame:
     schema = {"event_id": pl.Int64, "extdata": pl.String}
     rows: list[tuple[object, ...]] = []
-    if event_ids.len() and capture.has("rocpd_event", "extdata"):
+    if event_ids.count() and capture.has("rocpd_event", "category_id", "extdata"):
         # The writer puts the events of one kind together: a range of ids is a small part.
         categories = ", ".join(map(str, texts.ids_of(capture, "marker")))
         near = f"id BETWEEN {event_ids.min()!s} AND {event_ids.max()!s}"
