@@ -37,11 +37,10 @@ def nearest(
         return _hashed(left, right, left_on, right_on, by, strategy)
     numbered = left.with_row_index("_row")
     lefts = numbered.partition_by(by, as_dict=True, include_key=True)
-    rights = right.partition_by(by, as_dict=True, include_key=False)
     nothing = right.drop(by).clear()
     parts = [
         part.join_asof(
-            rights.get(key, nothing) if None not in key else nothing,
+            nothing if None in key else _group(right, by, key),
             left_on=left_on,
             right_on=right_on,
             strategy=strategy,
@@ -56,6 +55,13 @@ def nearest(
         nothing, left_on=left_on, right_on=right_on, coalesce=False, check_sortedness=False
     )
     return pl.concat([empty, *parts]).sort("_row").drop("_row")
+
+
+def _group(right: pl.DataFrame, by: Sequence[str], key: tuple[object, ...]) -> pl.DataFrame:
+    """Return the rows of one group without its columns; nothing is copied if there is no other."""
+    mine = pl.all_horizontal(pl.col(name) == value for name, value in zip(by, key, strict=True))
+    is_mine = right.select(mine.fill_null(value=False)).to_series()
+    return (right if is_mine.all() else right.filter(is_mine)).drop(by)
 
 
 def _hashed(

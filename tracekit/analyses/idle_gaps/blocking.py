@@ -89,7 +89,7 @@ def _own_copies(
     when the call began, and one between page-locked memory and a device never does.
     """
     done = (
-        submitted.join(calls.select("call_id"), on="call_id", how="semi")
+        submitted.filter(pl.col("call_id").is_in(calls["call_id"].implode()))
         .group_by("call_id")
         .agg(copied_ns=pl.col("end_ns").max())
     )

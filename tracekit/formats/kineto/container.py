@@ -149,12 +149,17 @@ def blocks(file: BinaryIO, container: Container) -> Iterator[bytes]:
     container.has_end = inflate.eof
 
 
-def _until_damage(inflate: "zlib._Decompress", packed: bytes) -> bytes:
+def _until_damage(
+    inflate: "zlib._Decompress", packed: bytes, step: int = _DAMAGE_STEP_BYTES
+) -> bytes:
     """Return what decompresses before the damage; an error discards all that its call produced."""
     text = b""
-    with contextlib.suppress(zlib.error):
-        for start in range(0, len(packed), _DAMAGE_STEP_BYTES):
-            text += inflate.decompress(packed[start : start + _DAMAGE_STEP_BYTES])
+    for start in range(0, len(packed), step):
+        before, some = inflate.copy(), packed[start : start + step]
+        try:
+            text += inflate.decompress(some)
+        except zlib.error:
+            return text + _until_damage(before, some, 1) if step > 1 else text
     return text
 
 

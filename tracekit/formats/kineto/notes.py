@@ -23,7 +23,7 @@ def file_notes(recording: Recording) -> Iterator[Note]:
             "kineto.gzip-damaged",
             Severity.DATA_LOSS,
             "The compressed data is damaged: what came before the damage was read, events behind "
-            "it are missing and some before it may be altered; copy the file again",
+            "it, if any, are missing, and some before it may be altered; copy the file again",
             max(counts["partial"], 1),
             source,
         )
@@ -71,8 +71,8 @@ def _metadata_notes(recording: Recording) -> Iterator[Note]:
         yield Note(
             "kineto.metadata-unusable",
             Severity.NOTICE,
-            f"Ignored because no whole numbers of 64 bits: {', '.join(names)}. What they say (the "
-            "base of times, the rank, device names) is unknown",
+            f"The file's metadata holds something other than whole numbers in {', '.join(names)}: "
+            "ignored, so that the base of its times, its rank or device names are unknown",
             len(names),
             str(recording.path),
         )
@@ -204,8 +204,8 @@ def op_notes(ops: pl.DataFrame, first_correlation: pl.DataFrame, source: str) ->
         yield Note(
             "kineto.device-unknown",
             Severity.DATA_LOSS,
-            f"{deviceless} GPU events name no device (neither `device` nor a number as `pid`): "
-            "they count for no device's busy time",
+            "GPU events name no device (neither as `device` nor as a numeric `pid`): they "
+            "count for no device's busy time",
             deviceless,
             source,
         )

@@ -3,7 +3,6 @@
 import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -36,31 +35,23 @@ def rescued(array: bytes) -> Decoded:
     body = clean.strip()[1:-1]
     pieces = [body] if key is None else separator_before(key).split(body)
     events: list[ExactEvent] = []
-    broken: list[int] = []
-    foreign = 0
-    for start, found in _halved(pieces):
-        if found is None:
-            broken.append(start)
-        else:
-            events += found.events
-            foreign += found.foreign
-    mended, lost = _mended(pieces, broken)
-    return columns_of(events + mended)._replace(
-        lost=len(lost) + foreign, has_broken_tail=len(pieces) - 1 in lost
+    lost: dict[int, int] = {}
+    for start, found, count in _halved(pieces):
+        events += found
+        if count:
+            lost[start] = count
+    events += _mended(pieces, lost)
+    return columns_of(events)._replace(
+        lost=sum(lost.values()), has_broken_tail=len(pieces) - 1 in lost
     )
-
-
-class _Found(NamedTuple):
-    events: list[ExactEvent]
-    foreign: int = 0  # elements that are valid JSON and no events
 
 
 def _joined(pieces: Iterable[bytes]) -> list[ExactEvent]:
     return _EVENTS.decode(b"[%b]" % b",".join(pieces))
 
 
-def _halved(pieces: Sequence[bytes]) -> Iterator[tuple[int, _Found | None]]:
-    """Yield `(start, found)` of runs that decode, and None for each piece that does not.
+def _halved(pieces: Sequence[bytes]) -> Iterator[tuple[int, list[ExactEvent], int]]:
+    """Yield `(start, events, 0)` of runs that decode, and what each other piece holds and loses.
 
     Finds k broken pieces among n in about k·log2(n) decodes.
     """
@@ -68,38 +59,39 @@ def _halved(pieces: Sequence[bytes]) -> Iterator[tuple[int, _Found | None]]:
     while stack:
         start, stop = stack.pop()
         try:
-            yield start, _Found(_joined(pieces[start:stop]))
+            yield start, _joined(pieces[start:stop]), 0
         except _UNDECODABLE:
             if stop - start > 1:
                 middle = (start + stop) // 2
                 stack += [(middle, stop), (start, middle)]
             else:
-                yield start, _one_by_one(pieces[start])
+                yield start, *_one_by_one(pieces[start])
 
 
-def _one_by_one(piece: bytes) -> _Found | None:
+def _one_by_one(piece: bytes) -> tuple[list[ExactEvent], int]:
+    """Return the events of a piece and how many of its elements are none; 1 if it is not JSON."""
     text = shallow(_NOT_A_NUMBER.sub(rb"\1null", piece))
     try:
         elements = _ELEMENTS.decode(b"[%b]" % text)
     except msgspec.DecodeError:
-        return None
+        return [], 1
     events = []
     for element in elements:
         with contextlib.suppress(msgspec.DecodeError):
             events.append(_EVENT.decode(element))
-    return _Found(events, len(elements) - len(events))
+    return events, len(elements) - len(events)
 
 
-def _mended(pieces: Sequence[bytes], broken: Sequence[int]) -> tuple[list[ExactEvent], set[int]]:
-    """Return events that had been split between objects nested in them, and what stays broken."""
+def _mended(pieces: Sequence[bytes], lost: dict[int, int]) -> list[ExactEvent]:
+    """Return events that had been split between objects nested in them, no longer in `lost`."""
     events: list[ExactEvent] = []
-    lost = set(broken)
-    for start in broken:
+    for start in sorted(lost):
         for stop in range(start + 2, min(start + _MOST_NESTED, len(pieces)) + 1):
             if start not in lost or pieces[start].count(b"{") <= pieces[start].count(b"}"):
                 break
             with contextlib.suppress(*_UNDECODABLE):
                 events += _joined(pieces[start:stop])
-                lost -= set(range(start, stop))
+                for mended in range(start, stop):
+                    lost.pop(mended, None)
                 break
-    return events, lost
+    return events
