@@ -111,7 +111,7 @@ def test_an_odd_value_around_the_events_costs_no_op_without_a_note(tmp_path, key
 
 
 @pytest.mark.parametrize(
-    "dur", [None, "x", "", [], {}, True, NAN, float("inf"), 1e300, 10**30, 2**63 - 1, 2**63]
+    "dur", [None, "x", "", [], {}, True, NAN, float("inf"), 1e300, 10**30, 9 * 10**15, 2**63]
 )
 @pytest.mark.parametrize("other", [2, 2.5])
 def test_an_op_without_a_usable_duration_is_kept_without_length_and_counted(tmp_path, dur, other):
@@ -138,12 +138,15 @@ def test_an_absent_duration_is_counted_in_every_table_but_not_for_instants(tmp_p
     ]
 
 
-def test_a_duration_beyond_2_to_the_62_is_unusable_wherever_it_starts(tmp_path):
+def test_a_start_or_an_end_beyond_2_to_the_62_is_unusable_and_counted(tmp_path):
     late = {**CUDA, "baseTimeNanoseconds": 2**62 - 10**9}
-    trace = read_events(tmp_path, kernel("a", 5, 10**7, 1), kernel("b", 5, 10**5, 2), **late)
+    beyond = kernel("c", 10**7, 1, 3)
+    long, short = kernel("a", 5, 10**7, 1), kernel("b", 5, 10**5, 2)
+    trace = read_events(tmp_path, long, short, beyond, **late)
     start = 2**62 - 10**9 + 5000
     assert rows(trace, "ops", "start_ns", "end_ns") == [(start, start), (start, start + 10**8)]
     assert codes(trace)["kineto.durations-unusable"] == 1
+    assert codes(trace)["kineto.events-unreadable"] == 1
 
 
 def test_quoted_times_are_read(tmp_path):

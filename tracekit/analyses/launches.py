@@ -139,9 +139,14 @@ def _first_ops(work: pl.DataFrame) -> pl.DataFrame:
 
 
 def _opless(calls: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    launching = calls.filter(pl.col("kind").is_in(LAUNCH_KINDS))
+    launching = (
+        calls.select("call_id", "kind")
+        .with_row_index("_row")
+        .filter(pl.col("kind").is_in(LAUNCH_KINDS))
+    )
     named = first.select("call_id", "ops").sort("call_id")
-    without = launching.filter(rows_of(launching["call_id"], named, "call_id")["ops"].is_null())
+    has_op = rows_of(launching["call_id"], named, "call_id")["ops"].is_not_null()
+    without = calls[launching.filter(~has_op)["_row"]]
     return overlapping_host(without, windows).select(
         "process_id",
         "name",
