@@ -2,13 +2,14 @@
 
 import json
 
+import msgspec
 import pytest
 from kineto_events import CUDA, call, codes, event, kernel, read_events, rows
 
 from tracekit.errors import UnreadableTrace
 from tracekit.formats import silent
 from tracekit.formats.kineto import FORMAT
-from tracekit.formats.kineto.columns import Arguments
+from tracekit.formats.kineto.columns import Arguments, Event, columns_of
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import Severity
 
@@ -209,6 +210,12 @@ def test_deep_nesting_costs_nothing(tmp_path, opening, levels, where):
     assert rows(trace, "ops", "name", "start_ns") == [("a", 6000), ("b", 10000)]
     assert rows(trace, "processes", "rank") == [(3,)]
     assert not has_data_loss(trace)
+
+
+def test_arguments_that_only_their_own_decoder_finds_too_deep_are_read():
+    args = b'{"stream": 7, "deep": %b1%b}' % (b"[" * 2000, b"]" * 2000)
+    decoded = columns_of([Event("X", "kernel", "a", ts=1, dur=1, args=msgspec.Raw(args))])
+    assert decoded.details["stream"].to_list() == [7]
 
 
 def test_deep_nesting_that_never_closes_is_a_cut_file(tmp_path):

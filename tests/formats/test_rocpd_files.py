@@ -78,7 +78,9 @@ def test_a_damaged_page_is_one_clear_error(tmp_path):
     content[middle : middle + 4096] = b"\xff" * 4096
     path.write_bytes(content)
 
-    with pytest.raises(UnreadableTrace, match=r"a\.db: cannot be read .* malformed\. Copy or"):
+    with pytest.raises(
+        UnreadableTrace, match=r"a\.db: cannot be read .* malformed at table rocpd_\w+\. Copy or"
+    ):
         read_trace([path])
 
 
@@ -91,14 +93,6 @@ def test_a_file_cut_short_is_one_clear_error(tmp_path):
 
     with pytest.raises(UnreadableTrace, match=r"a\.db: cannot be read"):
         read_trace([path])
-
-
-def test_a_value_of_the_wrong_type_is_one_clear_error(tmp_path):
-    file = small_file(tmp_path / "a.db")
-    file.dispatch("gemm", 1, "soon", 20)
-
-    with pytest.raises(UnreadableTrace, match=r"a\.db: cannot be read"):
-        read(file.save())
 
 
 @pytest.mark.parametrize(("version", "is_read"), [("3", True), ("3.0.5", True), ("4.1.0", False)])

@@ -21,6 +21,10 @@ _REASONS = {
 }
 
 
+# Python decodes SQLite's messages, and they quote damaged names of tables.
+ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
+
 def connected(path: Path, uri: str) -> sqlite3.Connection:
     """Open a database for any thread; `path` is what the user named."""
     try:
@@ -69,7 +73,7 @@ def damage_reported(path: Path, table: str = "") -> Iterator[None]:
     """Turn an error of SQLite into one sentence, without its text and its cause."""
     try:
         yield
-    except sqlite3.Error as error:
+    except ERRORS as error:
         raise UnreadableTrace(path, _reason(error, table), DAMAGED) from None
 
 
@@ -78,14 +82,14 @@ def fetched(connection: sqlite3.Connection, query: str) -> list[tuple[object, ..
     connection.text_factory = str
     try:
         return connection.execute(query).fetchall()
-    except sqlite3.OperationalError:
+    except (sqlite3.OperationalError, UnicodeDecodeError):
         connection.text_factory = lenient_text
         return connection.execute(query).fetchall()
 
 
-def _reason(error: sqlite3.Error, table: str = "") -> str:
+def _reason(error: Exception, table: str = "") -> str:
     """Say what is wrong in our own words: SQLite's quote what is stored, which may be a secret."""
-    name = getattr(error, "sqlite_errorname", "")
+    name = getattr(error, "sqlite_errorname", "SQLITE_CORRUPT")
     known = (words for start, words in _REASONS.items() if name.startswith(start))
     why = next(known, f"SQLite fails with {name or 'an error of its own'}")
     return f"cannot be read as rocpd: {why}{f' at table {table}' if table else ''}"

@@ -24,6 +24,7 @@ from polars.datatypes import DataType
 from tracekit.errors import UnreadableTrace
 from tracekit.formats.rocpd.connections import (
     DAMAGED,
+    ERRORS,
     connected,
     damage_reported,
     fetched,
@@ -169,7 +170,7 @@ class Capture:
             frame = self._load_value_by_value(table, schema, query, ids[0])
         frame, impossible = without_impossible_times(frame)
         for name, count in impossible.items():
-            self._note_faults(table, name, ids[0], Counter({"unusable": count}))
+            self._note_faults(table, name, ids[0], Counter({"impossible": count}))
         return frame
 
     def _load_value_by_value(
@@ -247,7 +248,7 @@ def holds_rocpd(path: Path) -> bool:
     try:
         with closing(connected(path, sqlite_uri(path))) as connection:
             return bool(_tables_by_suffix(connection))
-    except (sqlite3.Error, UnreadableTrace):
+    except (*ERRORS, UnreadableTrace):
         # Damaged or cut short: the statements that made the tables still name them.
         with path.open("rb") as file:
             return _NAME_IN_SCHEMA in file.read(_SCHEMA_BYTES)

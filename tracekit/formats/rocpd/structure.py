@@ -36,6 +36,10 @@ _FAULTS = {
         "rocpd.values-unusable",
         "Value that its column cannot hold, read as unknown, in {}; the file may be damaged",
     ),
+    "impossible": (
+        "rocpd.times-impossible",
+        "Time beyond 2^62 ns, read as unknown, in {}; the file may be damaged",
+    ),
 }
 Found = tuple[str, Severity, str, int]
 

@@ -11,7 +11,7 @@ from typing import Literal
 import polars as pl
 from polars.datatypes import DataType
 
-Problem = Literal["undecodable", "unusable"]
+Problem = Literal["undecodable", "unusable", "impossible"]
 Faults = dict[tuple[Problem, str, str, int], int]
 """How many values, by problem, table, column and first id of the slice: read twice, known once."""
 
@@ -105,7 +105,8 @@ def cleaned(values: Sequence[object], dtype: DataType) -> tuple[Sequence[object]
         if type(value) in allowed:
             kept[-1] = value
         elif dtype == pl.String() and isinstance(value, str | int | float):
-            problems["undecodable"] += isinstance(value, _Mended)
+            if isinstance(value, _Mended):
+                problems["undecodable"] += 1
             kept[-1] = str(value)
         else:
             problems["unusable"] += 1
