@@ -130,6 +130,8 @@ def _queued(
 def _first_ops(work: pl.DataFrame) -> pl.DataFrame:
     """Return `call_id, device_id, op_start, ops`: each call's first op, and how many it has."""
     named = work.select("call_id", "device_id", op_start="start_ns").drop_nulls("call_id")
+    if _are_distinct(named["call_id"]):
+        return named.with_columns(ops=pl.lit(1, pl.get_index_type()))
     is_first = named["call_id"].is_first_distinct()
     first = named.filter(is_first)
     # Most calls have one op; only of graph launches are there more to count.
@@ -138,13 +140,22 @@ def _first_ops(work: pl.DataFrame) -> pl.DataFrame:
     return first.with_columns(ops=count)
 
 
+def _are_distinct(ids: pl.Series) -> bool:
+    """Whether no id stands twice: sorting to see it is cheaper than a hash of every id."""
+    ordered = ids.sort()
+    return not (ordered == ordered.shift(1)).any()
+
+
 def _opless(calls: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     launching = (
         calls.select("call_id", "kind")
         .with_row_index("_row")
         .filter(pl.col("kind").is_in(LAUNCH_KINDS))
     )
-    named = first.select("call_id", "ops").sort("call_id")
+    kinds = rows_of(first["call_id"], calls.select("call_id", "kind"), "call_id")["kind"]
+    if kinds.is_in(LAUNCH_KINDS).sum() == launching.height:
+        launching = launching.clear()  # every launch has its op: none is left to look for
+    named = first.select("call_id", "ops").sort("call_id") if launching.height else first.clear()
     has_op = rows_of(launching["call_id"], named, "call_id")["ops"].is_not_null()
     without = calls[launching.filter(~has_op)["_row"]]
     return overlapping_host(without, windows).select(
