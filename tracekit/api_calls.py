@@ -47,6 +47,22 @@ def call_kinds(names: pl.Series) -> pl.Series:
     )
 
 
+def queued_before_recording(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+    """Return whether each op was launched before its process's first recorded call.
+
+    Correlation numbers grow with time, so such an op's is below the lowest of the calls; null where
+    the op has no number or its process no call.
+
+    Args:
+        ops: `process_id`, `correlation_id`.
+        calls: `process_id`, `correlation_id`.
+    """
+    recorded = calls.group_by("process_id").agg(pl.col("correlation_id").min())
+    first = dict(recorded.iter_rows())
+    lowest = pl.col("process_id").replace_strict(first, default=None, return_dtype=pl.Int64)
+    return ops.select(pl.col("correlation_id") < lowest).to_series()
+
+
 def copy_blocks(name: str, direction: str | None) -> bool | None:
     """Return whether a copy call returns only when the copy is done.
 

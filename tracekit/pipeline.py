@@ -15,7 +15,7 @@ from tracekit.reports import DeviceSummary, Report, Section, labels
 from tracekit.tables.notes import Note, Severity
 from tracekit.trace import DAMAGE, StoredResult, StoredResults, Trace
 from tracekit.units import format_time
-from tracekit.windows import Window, extent, printable, windows_frame, work_of
+from tracekit.windows import Window, device_spans, extent, windows_frame, work_of
 
 IDLE_GAPS = "idle-gaps"
 _WORST_FIRST = (FindingSeverity.CRITICAL, FindingSeverity.WARNING, FindingSeverity.INFO)
@@ -62,8 +62,9 @@ def analyse(
     # What explains the summary comes first, the others by name.
     ordered = sorted(known, key=lambda name: (name != IDLE_GAPS, name))
     wanted = [closest(name, known, "analysis") for name in dict.fromkeys(only)] or ordered
-    windows = windows_frame(trace, window)
-    origin_ns, _ = extent(trace)
+    spans = device_spans(trace)
+    windows = windows_frame(spans, window)
+    origin_ns, _ = extent(spans)
     notes = [*trace.notes, *_deviceless(trace)]
     sections: dict[str, Section] = {}
     findings: list[Finding] = []
@@ -77,7 +78,7 @@ def analyse(
             findings += _findings(known[name], section)
     progress(len(to_run), len(to_run), "done")
     return Report(
-        sources=[printable(source) for source in trace.sources],
+        sources=trace.source_names,
         format_name=trace.format_name,
         window=_words(window, origin_ns),
         notes=list(dict.fromkeys(notes)),
@@ -90,10 +91,14 @@ def analyse(
 
 
 def with_results(trace: Trace, progress: Progress = silent) -> Trace:
-    """Return a trace that carries the results of every analysis, for a run directory to keep."""
-    if work_of(trace).is_empty():
+    """Return a trace that carries the results of every analysis, for a run directory to keep.
+
+    Without GPU work there is nothing to analyse, and the trace is returned as it is.
+    """
+    try:
+        windows = windows_frame(device_spans(trace), None)
+    except BadInput:
         return trace
-    windows = windows_frame(trace, None)
     made = {}
     for done, (name, analysis) in enumerate(analyses().items()):
         progress(done, len(analyses()), name)
@@ -114,8 +119,7 @@ def _kept(analysis: Analysis, stored: StoredResult) -> tuple[Section, list[Note]
         frame = analysis.table.conform(stored.frame.lazy().collect())
     except (*DAMAGE, ValueError):
         return None
-    about = (analysis.name, analysis.question, analysis.table)
-    return Section(*about, frame, stored.skipped), list(stored.caveats)
+    return _section(analysis, frame, stored.skipped), list(stored.caveats)
 
 
 def _run(
@@ -127,14 +131,17 @@ def _run(
     missing = [name for name in analysis.needs if trace.table(name).is_empty()]
     if missing:
         needs = f"needs {', '.join(missing)}"
-        empty = analysis.table.empty()
-        return Section(analysis.name, analysis.question, analysis.table, empty, needs), []
+        return _section(analysis, analysis.table.empty(), needs), []
     caveats = analysis.caveats
     needed = {*tables_of(analysis.compute), *(tables_of(caveats) if caveats else ())}
     frames = {name: windows if name == "windows" else trace.table(name) for name in needed}
     frame = analysis.table.conform(call_with_tables(analysis.compute, frames))
     notes = call_with_tables(caveats, frames) if caveats else []
-    return Section(analysis.name, analysis.question, analysis.table, frame), notes
+    return _section(analysis, frame), notes
+
+
+def _section(analysis: Analysis, frame: pl.DataFrame, skipped: str | None = None) -> Section:
+    return Section(analysis.name, analysis.question, analysis.table, frame, skipped)
 
 
 def _summaries(trace: Trace, windows: pl.DataFrame, idle: Section | None) -> list[DeviceSummary]:

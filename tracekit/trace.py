@@ -78,6 +78,11 @@ class Trace:
         conformed = {name: TABLES[name].conform(frame) for name, frame in frames.items()}
         return cls(conformed, notes, sources, format_name)
 
+    @property
+    def source_names(self) -> list[str]:
+        """The sources as text: a path may hold bytes that are no UTF-8, and reports are UTF-8."""
+        return [source.encode("utf-8", "replace").decode() for source in self.sources]
+
     def table(self, name: str) -> pl.DataFrame:
         """Return one canonical table (empty if this trace has none of it).
 
@@ -97,7 +102,7 @@ class Trace:
         try:
             return query.collect()
         except DAMAGE as error:
-            where = ", ".join(self.sources)
+            where = ", ".join(self.source_names)
             raise UnreadableTrace(
                 where, f"table {name} is damaged", "Convert the original trace again"
             ) from error

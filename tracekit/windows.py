@@ -35,7 +35,7 @@ def window_named(trace: Trace, text: str) -> Window:
     Raises:
         BadInput: No marker holds the text, or the window is empty.
     """
-    first_ns, last_ns = extent(trace)
+    first_ns, last_ns = extent(device_spans(trace))
     sides = text.split(":")
     numbers = [parse_duration(side) if side.strip() else None for side in sides]
     is_numeric = all(n is not None or not s.strip() for n, s in zip(numbers, sides, strict=True))
@@ -83,26 +83,35 @@ def _window_of(hits: pl.DataFrame, text: str, where: str, first_ns: int) -> Wind
 
 def work_of(trace: Trace) -> pl.DataFrame:
     """Return device, start and end of the ops that count as busy: no barriers, a known device."""
+    return trace.collect("ops", _work(trace))
+
+
+def _work(trace: Trace) -> pl.LazyFrame:
     counts = pl.col("device_id").is_not_null() & (pl.col("kind") != "barrier")
-    query = trace.scan("ops").filter(counts).select("device_id", "start_ns", "end_ns")
-    return trace.collect("ops", query)
+    return trace.scan("ops").filter(counts).select("device_id", "start_ns", "end_ns")
 
 
-def extent(trace: Trace) -> tuple[int, int]:
-    """Return the start of the first and the end of the last op.
+def device_spans(trace: Trace) -> pl.DataFrame:
+    """Return `device_id, start_ns, end_ns` of each device's first to last op, by device.
 
     Raises:
         BadInput: The trace holds no ops.
     """
-    work = work_of(trace)
-    if work.is_empty():
-        raise _nowork_of(trace)
-    first_ns, last_ns = work.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
+    reach = _work(trace).group_by("device_id").agg(pl.col("start_ns").min(), pl.col("end_ns").max())
+    spans = trace.collect("ops", reach.sort("device_id"))
+    if spans.is_empty():
+        raise _no_work(trace)
+    return spans
+
+
+def extent(spans: pl.DataFrame) -> tuple[int, int]:
+    """Return the start of the first and the end of the last op, from `device_spans`."""
+    first_ns, last_ns = spans.select(pl.col("start_ns").min(), pl.col("end_ns").max()).row(0)
     return first_ns, last_ns
 
 
-def _nowork_of(trace: Trace) -> BadInput:
-    where = ", ".join(map(printable, trace.sources))
+def _no_work(trace: Trace) -> BadInput:
+    where = ", ".join(trace.source_names)
     lost = [n for n in trace.notes if n.severity in {Severity.DATA_LOSS, Severity.ERROR}]
     if lost:
         return BadInput(where, "holds no GPU work, because rows were lost", lost[0].message)
@@ -114,22 +123,20 @@ def _nowork_of(trace: Trace) -> BadInput:
     )
 
 
-def windows_frame(trace: Trace, window: Window | None) -> pl.DataFrame:
+def windows_frame(spans: pl.DataFrame, window: Window | None) -> pl.DataFrame:
     """Return the `windows` table: each device's first to last op, cut to the user's window.
 
     A device that did nothing inside the window has no row. The host's row (device null) is the
     user's window, or unbounded.
 
+    Args:
+        spans: `device_spans`.
+        window: The user's window, if any.
+
     Raises:
-        BadInput: The trace holds no ops, or none of its devices reaches into the window.
+        BadInput: None of the devices reaches into the window.
     """
-    first_ns, last_ns = extent(trace)
-    spans = (
-        work_of(trace)
-        .group_by("device_id")
-        .agg(pl.col("start_ns").min(), pl.col("end_ns").max())
-        .sort("device_id")
-    )
+    first_ns, last_ns = extent(spans)
     host: dict[str, int | None] = {"device_id": None, "start_ns": None, "end_ns": None}
     if window is not None:
         host |= {"start_ns": window.start_ns, "end_ns": window.end_ns}
@@ -143,9 +150,3 @@ def windows_frame(trace: Trace, window: Window | None) -> pl.DataFrame:
             "--window", "no device did anything in it", f"The ops of this trace span {length}"
         )
     return pl.concat([WINDOWS.conform(spans), pl.DataFrame([host], schema=WINDOWS.schema)])
-
-
-def printable(source: str) -> str:
-    """Return a path as text that every report can hold."""
-    # A path may hold bytes that are no UTF-8; reports are UTF-8.
-    return source.encode("utf-8", "replace").decode()

@@ -15,7 +15,7 @@ from tracekit.tables.identity import WINDOWS
 from tracekit.tables.notes import Note, Severity
 from tracekit.trace import Trace
 from tracekit.units import Unit
-from tracekit.windows import window_named, windows_frame
+from tracekit.windows import device_spans, window_named, windows_frame
 
 IDLE = Table(
     IDLE_GAPS,
@@ -135,12 +135,12 @@ def test_a_window_that_cannot_be_is_refused_with_the_forms_there_are(trace, text
 def test_windows_are_each_devices_own_cut_to_the_users(trace, text, rows):
     window = None if text is None else window_named(trace, text)
     expected = pl.DataFrame(rows, schema=WINDOWS.schema, orient="row")
-    assert_frame_equal(windows_frame(trace, window), expected)
+    assert_frame_equal(windows_frame(device_spans(trace), window), expected)
 
 
 def test_a_window_without_work_is_refused(trace):
     with pytest.raises(BadInput, match="no device did anything in it"):
-        windows_frame(trace, window_named(trace, "2us:3us"))
+        windows_frame(device_spans(trace), window_named(trace, "2us:3us"))
 
 
 def test_a_trace_without_work_is_refused(trace):

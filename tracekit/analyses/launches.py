@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracekit.analyses import Analysis
-from tracekit.api_calls import LAUNCH_KINDS
+from tracekit.api_calls import LAUNCH_KINDS, queued_before_recording
 from tracekit.intervals import overlapping_host
 from tracekit.tables import Column, Table, enum_column, id_column, name_column
 from tracekit.tables.notes import Note, Severity
@@ -154,10 +154,11 @@ def _opless(calls: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> 
     )
     kinds = rows_of(first["call_id"], calls.select("call_id", "kind"), "call_id")["kind"]
     if kinds.is_in(LAUNCH_KINDS).sum() == launching.height:
-        launching = launching.clear()  # every launch has its op: none is left to look for
-    named = first.select("call_id", "ops").sort("call_id") if launching.height else first.clear()
-    has_op = rows_of(launching["call_id"], named, "call_id")["ops"].is_not_null()
-    without = calls[launching.filter(~has_op)["_row"]]
+        without = calls.clear()  # every launch has its op: none is left to look for
+    else:
+        named = first.select("call_id", "ops").sort("call_id")
+        has_op = rows_of(launching["call_id"], named, "call_id")["ops"].is_not_null()
+        without = calls[launching.filter(~has_op)["_row"]]
     return overlapping_host(without, windows).select(
         "process_id",
         "name",
@@ -197,17 +198,10 @@ def _was_busy(
 
 
 def _uncalled(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
-    recorded = calls.group_by("process_id").agg(lowest=pl.col("correlation_id").min())
-    reason = pl.when(pl.col("correlation_id") < pl.col("lowest")).then(
-        pl.lit("before-window", pl.Enum(REASONS))
-    )
-    uncalled = work.filter(pl.col("call_id").is_null())
-    return (
-        starting_inside(uncalled, windows, "start_ns")
-        .join(recorded, on="process_id", how="left", nulls_equal=True)
-        .group_by("process_id", reason.otherwise(pl.lit("no-call")).alias("reason"))
-        .agg(ops=pl.len())
-    )
+    uncalled = starting_inside(work.filter(pl.col("call_id").is_null()), windows, "start_ns")
+    is_before = pl.when(queued_before_recording(uncalled, calls))
+    reason = is_before.then(pl.lit("before-window", pl.Enum(REASONS))).otherwise(pl.lit("no-call"))
+    return uncalled.group_by("process_id", reason.alias("reason")).agg(ops=pl.len())
 
 
 def caveats(ops: pl.DataFrame, calls: pl.DataFrame) -> list[Note]:

@@ -66,13 +66,23 @@ def identify(path: Path) -> Format:
         UnreadableTrace: Nothing claims the path, it cannot be read, or two formats claim it.
     """
     head = _head(path)
+    claimed = _claimed(path, head)
+    if claimed is None:
+        raise UnreadableTrace(path, *_why_unclaimed(path, head))
+    return claimed
+
+
+def _claimed(path: Path, head: bytes) -> Format | None:
+    """Return the format that claims a path, if one does.
+
+    Raises:
+        UnreadableTrace: Two formats claim it.
+    """
     claims = [format_ for format_ in formats().values() if format_.sniff(path, head)]
-    if len(claims) == 1:
-        return claims[0]
-    if claims:
+    if len(claims) > 1:
         names = " and ".join(format_.name for format_ in claims)
         raise UnreadableTrace(path, f"claimed by {names}", "Report this: formats must not overlap")
-    raise UnreadableTrace(path, *_why_unclaimed(path, head))
+    return claims[0] if claims else None
 
 
 def read_trace(paths: Sequence[Path], progress: Progress = silent) -> Trace:
@@ -124,20 +134,21 @@ def _expanded(path: Path) -> tuple[list[tuple[Path, Format]], list[Path]]:
     """Return the trace files behind one path, each with its format, and the files that are none."""
     if not path.is_dir():
         return [(path, identify(path))], []
-    for format_ in formats().values():
-        if format_.sniff(path, b""):
-            inside = format_.members(path) if format_.members else [path]
-            return [(member, format_) for member in inside], []
+    package = _claimed(path, b"")
+    if package is not None:
+        inside = package.members(path) if package.members else [path]
+        return [(member, package) for member in inside], []
     try:
         files = sorted(entry for entry in path.rglob("*") if entry.is_file())
     except OSError as error:
         raise _unreadable(path, error) from error
     members, skipped = [], []
     for file in files:
-        if any(format_.sniff(file, _head(file)) for format_ in formats().values()):
-            members.append((file, identify(file)))
-        else:
+        format_ = _claimed(file, _head(file))
+        if format_ is None:
             skipped.append(file)
+        else:
+            members.append((file, format_))
     if not members:
         raise UnreadableTrace(path, "holds no trace file", "Name a trace file or a run directory")
     return members, skipped

@@ -2,6 +2,7 @@
 
 import polars as pl
 
+from tracekit.api_calls import queued_before_recording
 from tracekit.tables.rows import rows_of
 
 
@@ -40,7 +41,7 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             "call_end_ns",
             "free_ns",
             is_within_graph=_is_within_graph(work),
-            is_queued_before=_is_queued_before(work, calls),
+            is_queued_before=queued_before_recording(work, calls),
         )
         .with_columns(
             # A graph counts once, by its first op: else its own nodes would be the host's lead.
@@ -54,13 +55,6 @@ def _is_within_graph(work: pl.DataFrame) -> pl.Series:
     launched = work.select("op_id", "device_id", "graph_launch_id").drop_nulls("graph_launch_id")
     first = launched.unique(["device_id", "graph_launch_id"], keep="first", maintain_order=True)
     return work["graph_launch_id"].is_not_null() & ~work["op_id"].is_in(first["op_id"].implode())
-
-
-def _is_queued_before(work: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
-    recorded = calls.group_by("process_id").agg(pl.col("correlation_id").min())
-    first = dict(recorded.iter_rows())
-    lowest = pl.col("process_id").replace_strict(first, default=None, return_dtype=pl.Int64)
-    return work.select(pl.col("correlation_id") < lowest).to_series()
 
 
 def ends_gap() -> pl.Expr:

@@ -17,6 +17,7 @@ from tracekit.formats.kineto.recording import Recording
 from tracekit.formats.kineto.sections import DEVICE_WORK, HOST_CALLS, SYNCHRONISATION
 from tracekit.formats.kineto.waits import stream_handles, waits_of, with_recording_streams
 from tracekit.tables.catalog import TABLES
+from tracekit.tables.lanes import stream_queues
 from tracekit.trace import Trace
 
 _DEVICE = ["process_id", "device_id"]
@@ -58,7 +59,7 @@ def trace_of(recording: Recording, format_name: str) -> Trace:
         "process_devices": devices.with_columns(local_index=local_index),
         "queues": queues,
         "streams": streams,
-        "stream_queues": identity.stream_queues(ops),
+        "stream_queues": stream_queues(ops),
         "ops": ops,
         "calls": calls,
         "copies": copies_of(calls, ops),

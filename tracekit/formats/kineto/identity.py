@@ -180,17 +180,3 @@ def lanes_of(details: pl.DataFrame, handles: Sequence[str], label: str) -> pl.Da
             name=pl.format(label + " {}", pl.col("handle")),
         )
     )
-
-
-def stream_queues(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return which stream ran on which queue, from ops that name both."""
-    return (
-        ops.filter(pl.col("stream_id").is_not_null() & pl.col("queue_id").is_not_null())
-        .group_by("stream_id", "queue_id")
-        .agg(
-            first_ns=pl.col("start_ns").min(),
-            last_ns=pl.col("end_ns").max(),
-            ops=pl.len().cast(pl.Int64),
-        )
-        .sort("stream_id", "queue_id")
-    )

@@ -11,12 +11,13 @@ from tracekit.formats.rocpd.identity import read_identity
 from tracekit.formats.rocpd.joins import hsa_parents, with_calls, with_streams
 from tracekit.formats.rocpd.losses import Losses, losses_notes
 from tracekit.formats.rocpd.ops import read_device_rows
-from tracekit.formats.rocpd.places import queues_frame, stream_queues_frame, streams_frame
+from tracekit.formats.rocpd.places import queues_frame, streams_frame
 from tracekit.formats.rocpd.recorded_waits import recorded_waits
 from tracekit.formats.rocpd.regions import ranges_frame, read_host_rows
 from tracekit.formats.rocpd.row_index import RowIndex, looked_up
 from tracekit.formats.rocpd.structure import refuse_foreign_schema
 from tracekit.formats.rocpd.waits import inferred_waits, with_event_keys
+from tracekit.tables.lanes import stream_queues
 from tracekit.trace import Trace
 
 # Tables with a row per event, which take the time.
@@ -56,7 +57,7 @@ def read_capture(capture: Capture, format_name: str, step: Step) -> Trace:
         "process_devices": identity.process_devices,
         "queues": queues_frame(identity, ops),
         "streams": streams_frame(identity, ops),
-        "stream_queues": stream_queues_frame(ops),
+        "stream_queues": stream_queues(ops),
         "ops": ops.drop("event_id"),
         "calls": calls.drop("event_id", "origin"),
         "copies": copies_frame(calls, ops, device.memory_copies, arguments),

@@ -1,24 +1,8 @@
-"""Queues and streams of one capture, and which stream used which queue when."""
+"""Queues and streams of one capture."""
 
 import polars as pl
 
 from tracekit.formats.rocpd.identity import Identity
-
-
-def stream_queues_frame(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return the `stream_queues` table."""
-    return (
-        ops.lazy()
-        .filter(pl.col("stream_id").is_not_null() & pl.col("queue_id").is_not_null())
-        .group_by("stream_id", "queue_id")
-        .agg(
-            first_ns=pl.col("start_ns").min(),
-            last_ns=pl.col("end_ns").max(),
-            ops=pl.len().cast(pl.Int64),
-        )
-        .sort("stream_id", "queue_id")
-        .collect()
-    )
 
 
 def queues_frame(identity: Identity, ops: pl.DataFrame) -> pl.DataFrame:
