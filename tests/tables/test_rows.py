@@ -8,7 +8,8 @@ from tracekit.tables.rows import rows_of, starting_inside
 
 
 @given(
-    st.lists(st.integers(-5, 20), unique=True).map(sorted),
+    st.lists(st.integers(-5, 20), unique=True).map(sorted)
+    | st.tuples(st.integers(-5, 20), st.integers(0, 20)).map(lambda at: [*range(at[0], sum(at))]),
     st.lists(st.none() | st.integers(-8, 25)),
 )
 def test_each_id_gives_its_row_or_nulls(known, ids):

@@ -128,22 +128,19 @@ def _queued(
 
 
 def _first_ops(work: pl.DataFrame) -> pl.DataFrame:
-    """Return `call_id, device_id, op_start, ops`: each call's first op, and how many it has."""
-    named = work.select("call_id", "device_id", op_start="start_ns").drop_nulls("call_id")
-    if _are_distinct(named["call_id"]):
-        return named.with_columns(ops=pl.lit(1, pl.get_index_type()))
-    is_first = named["call_id"].is_first_distinct()
-    first = named.filter(is_first)
-    # Most calls have one op; only of graph launches are there more to count.
-    more = named.filter(~is_first).group_by("call_id").agg(more=pl.len()).sort("call_id")
-    count = rows_of(first["call_id"], more, "call_id")["more"].fill_null(0) + 1
-    return first.with_columns(ops=count)
+    """Return `call_id, device_id, op_start, ops`: each call's first op, and how many it has.
 
-
-def _are_distinct(ids: pl.Series) -> bool:
-    """Whether no id stands twice: sorting to see it is cheaper than a hash of every id."""
-    ordered = ids.sort()
-    return not (ordered == ordered.shift(1)).any()
+    By call. Ops come by start, so that the first of a call stands before its others.
+    """
+    named = (
+        work.select("call_id", "device_id", op_start="start_ns")
+        .drop_nulls("call_id")
+        .sort("call_id", maintain_order=True)
+    )
+    begins = named["call_id"].ne_missing(named["call_id"].shift(1))
+    first = named.with_row_index("_row").filter(begins)
+    following = first["_row"].shift(-1, fill_value=named.height)
+    return first.with_columns(ops=following - first["_row"]).drop("_row")
 
 
 def _opless(calls: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
@@ -156,9 +153,8 @@ def _opless(calls: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> 
     if kinds.is_in(LAUNCH_KINDS).sum() == launching.height:
         without = calls.clear()  # every launch has its op: none is left to look for
     else:
-        named = first.select("call_id", "ops").sort("call_id")
-        has_op = rows_of(launching["call_id"], named, "call_id")["ops"].is_not_null()
-        without = calls[launching.filter(~has_op)["_row"]]
+        has_op = rows_of(launching["call_id"], first.select("call_id", "ops"), "call_id")["ops"]
+        without = calls[launching.filter(has_op.is_null())["_row"]]
     return overlapping_host(without, windows).select(
         "process_id",
         "name",

@@ -28,6 +28,11 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
 
+# Of polars' allocator (jemalloc), which reads it when polars is loaded. By default a column above
+# 8 MiB goes back to the system as soon as it is dropped, and the next one is fetched from there
+# page by page, which takes longer than some analyses do.
+_ALLOCATOR = ("_RJEM_MALLOC_CONF", "oversize_threshold:0,narenas:1,muzzy_decay_ms:10000")
+
 _HELP = """Where does the GPU's time go, and why?
 
 \b
@@ -65,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     click's own `main` is not used: it answers a closed pipe with 1 and an interrupt with a message.
     """
+    os.environ.setdefault(*_ALLOCATOR)
     # A shell can close our outputs before we start (`>&-`); what is written then goes nowhere.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
