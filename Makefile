@@ -23,8 +23,10 @@ check: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	@# Both run, whatever the first says.
-	$(BIN)/python bench/kineto.py; kineto=$$?; $(BIN)/python bench/rocpd.py && exit $$kineto
+	@# All run, whatever one of them says.
+	@status=0; for bench in kineto rocpd virtual marks; do \
+		echo "bench/$$bench.py"; $(BIN)/python bench/$$bench.py || status=1; \
+	done; exit $$status
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py

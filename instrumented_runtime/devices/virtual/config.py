@@ -1,0 +1,210 @@
+"""How the virtual device behaves, and the constants of its time."""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
+
+ROCM_VERSIONS = ("7.2", "10")
+_SWITCHES = {"0": False, "1": True, "": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What device and host take, in nanoseconds.
+
+    One constant is derived from published figures: `pending_wait_dispatch_ns` is
+    (1541 − 853) µs ÷ 512 kernels, a graph of 512 kernels with and without a wait pending in
+    another hardware queue. All others are assumed, of the size that traces show.
+
+    Attributes:
+        launch_latency_ns: From the return of a call until its packet is in the hardware queue.
+        dispatch_ns: From when a packet can run (it is there, the packet before is done) to its
+            start.
+        graph_dispatch_ns: The same between kernels of a graph.
+        pending_wait_dispatch_ns: Added to each dispatch that begins while a wait is pending in
+            another hardware queue; once, however many are pending.
+        wait_release_ns: From the end of the awaited work to the release of a wait that was pending.
+        wake_up_ns: From the end of the awaited work to the return of a host call that waits for it.
+        copy_ns: A copy on the device, whatever its length.
+        copy_bytes_per_ns: What a copy moves in a nanosecond.
+        staging_bytes_per_ns: What the host moves of pageable memory in a nanosecond.
+        call_ns: A host call that waits for nothing, unless it is in `calls_ns`.
+        calls_ns: The same of single HIP calls.
+    """
+
+    launch_latency_ns: int = 3_000
+    dispatch_ns: int = 900
+    graph_dispatch_ns: int = 466
+    pending_wait_dispatch_ns: int = 1_344
+    wait_release_ns: int = 1_000
+    wake_up_ns: int = 5_000
+    copy_ns: int = 2_000
+    copy_bytes_per_ns: float = 40.0
+    staging_bytes_per_ns: float = 10.0
+    call_ns: int = 700
+    calls_ns: Mapping[str, int] = field(
+        default_factory=lambda: MappingProxyType(
+            {"hipLaunchKernel": 2_500, "hipGraphLaunch": 12_000, "hipMemcpyAsync": 3_000}
+        )
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse times and rates that cannot be.
+
+        Raises:
+            ValueError: Names the field and what is allowed.
+        """
+        for name in _names(self):
+            value = getattr(self, name)
+            if name.endswith("_per_ns"):
+                _require(_is_number(value) and value > 0, f"timing.{name}", value, "a number > 0")
+            elif name != "calls_ns":
+                _require(_is_count(value), f"timing.{name}", value, "a whole number ≥ 0")
+        _require(isinstance(self.calls_ns, Mapping), "timing.calls_ns", self.calls_ns, "a table")
+        for call, value in self.calls_ns.items():
+            _require(_is_count(value), f"timing.calls_ns[{call!r}]", value, "a whole number ≥ 0")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """What kind of device, driver and environment is modelled.
+
+    Attributes:
+        seed: Of everything random; equal seeds give equal runs.
+        tensors: Whether kernels and copies work on CPU tensors when they run in virtual time, so
+            that a race corrupts data. Off, only time passes.
+        max_hw_queues: Hardware queues per stream priority (`GPU_MAX_HW_QUEUES`).
+        serialize_copy: `AMD_SERIALIZE_COPY`: 1 waits for the device before each copy, 2 after it,
+            3 both.
+        launch_blocking: `HIP_LAUNCH_BLOCKING`: each launch waits for its kernel.
+        rocm: `7.2`: the null stream shares the hardware queues of all streams, so that a blocking
+            copy may stand behind work it is not ordered with. `10`: it has one of its own.
+        ordering_edges: Whether a wait pending in another queue costs dispatches nothing.
+        kernel_jitter: Spread of kernel times: each is drawn between 1 − jitter and 1 + jitter of
+            its cost.
+        host_costs_ns: What `elapse` knows: the host's work, in nanoseconds each.
+        timing: The constants.
+    """
+
+    seed: int = 0
+    tensors: bool = True
+    max_hw_queues: int = 4
+    serialize_copy: int = 0
+    launch_blocking: bool = False
+    rocm: str = "7.2"
+    ordering_edges: bool = False
+    kernel_jitter: float = 0.0
+    host_costs_ns: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be modelled.
+
+        Raises:
+            ValueError: Names the field and what is allowed.
+        """
+        _require(_is_count(self.seed), "seed", self.seed, "a whole number ≥ 0")
+        for name in ("tensors", "launch_blocking", "ordering_edges"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool), name, value, "true or false")
+        queues = self.max_hw_queues
+        _require(
+            _is_count(queues) and 1 <= queues <= 64,
+            "max_hw_queues",
+            queues,
+            "a number from 1 to 64",
+        )
+        copies = self.serialize_copy
+        _require(_is_count(copies) and copies <= 3, "serialize_copy", copies, "0, 1, 2 or 3")
+        _require(self.rocm in ROCM_VERSIONS, "rocm", self.rocm, " or ".join(ROCM_VERSIONS))
+        jitter = self.kernel_jitter
+        _require(
+            _is_number(jitter) and 0 <= jitter < 1, "kernel_jitter", jitter, "a share from 0 to 1"
+        )
+        costs = self.host_costs_ns
+        _require(isinstance(costs, Mapping), "host_costs_ns", costs, "a table")
+        for kind, cost in costs.items():
+            _require(_is_count(cost), f"host_costs_ns[{kind!r}]", cost, "a whole number ≥ 0")
+        _require(isinstance(self.timing, Timing), "timing", self.timing, "a table of constants")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, object]) -> "Config":
+        """Return the configuration of named options, as from a file; `timing` is a mapping too.
+
+        Raises:
+            ValueError: An option is unknown or its value is not allowed.
+        """
+        given = dict(options)
+        known = [part.name for part in fields(cls)]
+        _refuse_unknown(given, known, "option")
+        timing = given.get("timing")
+        if isinstance(timing, Mapping):
+            _refuse_unknown(timing, [part.name for part in fields(Timing)], "option of timing")
+            given["timing"] = Timing(**timing)
+        return cls(**given)  # type: ignore[arg-type]
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], **options: object) -> "Config":
+        """Return the configuration that HIP's environment variables ask for.
+
+        Read are `GPU_MAX_HW_QUEUES`, `AMD_SERIALIZE_COPY` and `HIP_LAUNCH_BLOCKING`, over which
+        `options` win, and `DEBUG_CLR_DISABLE_ORDERING_EDGE`, which switches off what
+        `ordering_edges` asks for.
+
+        Raises:
+            ValueError: A variable or an option is not allowed.
+        """
+        read: dict[str, object] = {}
+        for variable, name in (
+            ("GPU_MAX_HW_QUEUES", "max_hw_queues"),
+            ("AMD_SERIALIZE_COPY", "serialize_copy"),
+        ):
+            if text := environment.get(variable):
+                _require(text.isdecimal(), variable, text, "a whole number")
+                read[name] = int(text)
+        if (text := environment.get("HIP_LAUNCH_BLOCKING")) is not None:
+            read["launch_blocking"] = _switch("HIP_LAUNCH_BLOCKING", text)
+        config = cls.from_options({**read, **options})
+        text = environment.get("DEBUG_CLR_DISABLE_ORDERING_EDGE", "0")
+        is_off = _switch("DEBUG_CLR_DISABLE_ORDERING_EDGE", text)
+        return replace(config, ordering_edges=False) if is_off else config
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that ask for this, as a trace of it records them."""
+        return {
+            "GPU_MAX_HW_QUEUES": str(self.max_hw_queues),
+            "AMD_SERIALIZE_COPY": str(self.serialize_copy),
+            "HIP_LAUNCH_BLOCKING": str(int(self.launch_blocking)),
+            "DEBUG_CLR_DISABLE_ORDERING_EDGE": str(int(not self.ordering_edges)),
+        }
+
+
+def _names(instance: Timing) -> list[str]:
+    return [part.name for part in fields(instance)]
+
+
+def _switch(variable: str, text: str) -> bool:
+    _require(text in _SWITCHES, variable, text, "0 or 1")
+    return _SWITCHES[text]
+
+
+def _refuse_unknown(given: Mapping[str, object], known: list[str], what: str) -> None:
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+            raise ValueError(f"{name}: no such {what}; {hint}")
+
+
+def _require(is_allowed: bool, name: str, value: object, allowed: str) -> None:
+    if not is_allowed:
+        raise ValueError(f"{name}: {value!r} is not allowed; give {allowed}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

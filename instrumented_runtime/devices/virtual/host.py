@@ -1,0 +1,106 @@
+"""The host thread: its clock, the calls it makes, and how it waits for the device."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+
+from instrumented_runtime.devices import MemoryFault
+from instrumented_runtime.devices.virtual.config import Config
+from instrumented_runtime.devices.virtual.packets import BARRIER, EMPTY, Packet, Queue, Signal
+from instrumented_runtime.devices.virtual.recording import Recording
+from instrumented_runtime.devices.virtual.simulation import Simulation
+
+# The device runs at the latest when so many packets wait, so that memory stays bounded.
+_PACKETS_AT_MOST = 20_000
+
+
+class Host:
+    """The host thread that drives the device.
+
+    Attributes:
+        now_ns: Its clock, virtual.
+        lost: The fault after which every call fails, if any.
+    """
+
+    def __init__(self, config: Config, record: Recording) -> None:
+        """Start at one second."""
+        self.config = config
+        self.record = record
+        self.now_ns = 1_000_000_000
+        self.simulation = Simulation(config, record)
+        self.lost: MemoryFault | None = None
+        self.latency_ns = config.timing.launch_latency_ns
+        self.random = random.Random(config.seed)
+        self.generator = np.random.default_rng(config.seed)
+        self._handles = 0x5581_0000_0000
+        self._until_catch_up = _PACKETS_AT_MOST
+
+    def new_handle(self) -> int:
+        """Return a handle no other object has."""
+        self._handles += 0x40
+        return self._handles
+
+    def begin(self) -> int:
+        """Begin a call; return its start.
+
+        Raises:
+            MemoryFault: The device is lost.
+        """
+        if self.lost is not None:
+            raise self.lost
+        return self.now_ns
+
+    def end(self, api: str, start: int, *arguments: int, call: int | None = None) -> int:
+        """End a call, which takes at least its cost; return its number."""
+        timing = self.config.timing
+        self.now_ns = max(self.now_ns, start + timing.calls_ns.get(api, timing.call_ns))
+        return self.record.api_call(api, start, self.now_ns, arguments, call)
+
+    def elapse(self, kind: str, count: int) -> None:
+        """Work `count` times what `kind` costs.
+
+        Raises:
+            ValueError: The kind has no cost.
+        """
+        costs = self.config.host_costs_ns
+        if kind not in costs:
+            raise ValueError(f"kind: {kind!r} has no cost; known: {', '.join(costs) or 'none'}")
+        self.now_ns += costs[kind] * count
+
+    def submitted(self, packets: int) -> None:
+        """Note that packets were queued, and let the device run when many are."""
+        self._until_catch_up -= packets
+        if self._until_catch_up <= 0:
+            self.catch_up()
+
+    def barrier(self, queue: Queue, signal: Signal | None, waits: Sequence[Signal] = ()) -> None:
+        """Queue a barrier packet."""
+        arrive = self.now_ns + self.latency_ns
+        queue.packets.append(Packet(BARRIER, arrive, 0, 0, 0, waits, None, 0.0, signal))
+
+    def marker(self, queue: Queue) -> Signal:
+        """Queue a barrier and return the signal it completes."""
+        signal = Signal()
+        self.barrier(queue, signal)
+        return signal
+
+    def catch_up(self) -> None:
+        """Let the device do all that it does by now."""
+        self._until_catch_up = _PACKETS_AT_MOST
+        self.simulation.advance(self.now_ns)
+
+    def wait_for(self, signal: Signal) -> None:
+        """Block until a signal is done; no time passes if it is."""
+        self.catch_up()
+        if signal.done_ns is None:
+            done_ns = self.simulation.finish(signal)
+            self.now_ns = max(self.now_ns, done_ns + self.config.timing.wake_up_ns)
+
+    def wait_for_queues(self, queues: Sequence[Queue]) -> None:
+        """Block until all that is queued is done."""
+        self.catch_up()
+        # An idle queue has nothing to wait for.
+        busy = [queue for queue in queues if queue.packets or queue.state != EMPTY]
+        for signal in [self.marker(queue) for queue in busy]:
+            self.wait_for(signal)

@@ -1,0 +1,122 @@
+"""Rows for the recorder, or for nobody: numbers of calls, kernels and texts are given here."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from instrumented_runtime.devices import Kernel
+from instrumented_runtime.devices.virtual.packets import Int64s, Packet
+from instrumented_runtime.recorder import Recorder
+from instrumented_runtime.recorder.layout import API_NUMBERS
+
+THREAD = 1
+# In x, of every kernel: the model knows no shapes.
+THREADS = 256
+_ARGUMENTS = 5
+
+Row = tuple[int, ...]
+
+
+class Recording:
+    """What the device writes while it runs.
+
+    Attributes:
+        calls: Calls and markers so far; their numbers are the correlation ids of the trace.
+        kernels: Number of each kernel launched so far.
+        call: Takes a row of `calls`; so `dispatch` and `copy`.
+        dispatches: Takes many rows of `dispatches` as bytes of 64-bit integers.
+    """
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        """Write to a recorder; to nothing if None."""
+        self.calls = 0
+        self.kernels: dict[Kernel, int] = {}
+        self._recorder = recorder
+        self._open: list[tuple[str, int, int]] = []
+        rows = recorder.rows if recorder else None
+        self.call: Callable[[Row], object] = rows["calls"].extend if rows else _nowhere
+        self.dispatch: Callable[[Row], object] = rows["dispatches"].extend if rows else _nowhere
+        self.copy: Callable[[Row], object] = rows["copies"].extend if rows else _nowhere
+        self.dispatches: Callable[[bytes], object] = (
+            rows["dispatches"].frombytes if rows else _nowhere
+        )
+        self._allocation = rows["allocations"].extend if rows else _nowhere
+        self._marker = rows["markers"].extend if rows else _nowhere
+
+    def kernel(self, kernel: Kernel) -> int:
+        """Return the number of a kernel launched for the first time."""
+        if kernel.cost_ns < 1:
+            raise ValueError(f"cost_ns of {kernel.name}: {kernel.cost_ns}; give a number ≥ 1")
+        recorder = self._recorder
+        number = recorder.kernel(kernel.name) if recorder else len(self.kernels)
+        self.kernels[kernel] = number
+        return number
+
+    def stream(self, number: int) -> None:
+        """Name a stream; 0 is the null stream, which every trace has."""
+        if self._recorder and number:
+            self._recorder.stream(number, f"Stream {number - 1}")
+
+    def queue(self, number: int) -> None:
+        """Name a hardware queue."""
+        if self._recorder:
+            self._recorder.queue(number, f"Queue {number - 1}")
+
+    def next_call(self) -> int:
+        """Return the number of a call that begins now."""
+        self.calls += 1
+        return self.calls
+
+    def api_call(
+        self, api: str, start_ns: int, end_ns: int, arguments: Sequence[int], call: int | None
+    ) -> int:
+        """Write one HIP call; a number it was given at its begin is kept."""
+        call = self.next_call() if call is None else call
+        padding = (0,) * (_ARGUMENTS - len(arguments))
+        self.call((call, THREAD, API_NUMBERS[api], start_ns, end_ns, *arguments, *padding))
+        return call
+
+    def run(self, packet: Packet, queue: int, place: int, starts: Int64s, ends: Int64s) -> None:
+        """Write kernels and copies of a graph's run, from the one at `place` on."""
+        run = packet.what
+        kernels = run.kernels[place : place + len(starts)]
+        rows = np.empty((len(starts), 8), np.int64)
+        rows[:, 0], rows[:, 1], rows[:, 2] = packet.call, kernels, queue
+        rows[:, 3], rows[:, 4], rows[:, 5] = packet.stream, starts, ends
+        rows[:, 6], rows[:, 7] = 1, THREADS
+        is_kernel = kernels >= 0
+        self.dispatches(rows[is_kernel].tobytes())
+        for index in np.flatnonzero(~is_kernel):
+            copy = run.copies[place + int(index)]
+            self.copy((packet.call, *copy, packet.stream, int(starts[index]), int(ends[index])))
+
+    def allocation(self, place: Row, start_ns: int, end_ns: int) -> None:
+        """Write an allocation; `place` is its call, address, bytes and stream."""
+        call, address, size_bytes, stream = place
+        self._allocation((call, 0, address, size_bytes, stream, start_ns, end_ns))
+
+    def mark(self, text: str, now_ns: int) -> None:
+        """Write an instant."""
+        if self._recorder:
+            number = self._recorder.text(text)
+            self._marker((self.next_call(), THREAD, number, now_ns, now_ns))
+
+    def push(self, text: str, now_ns: int) -> None:
+        """Open a range."""
+        self._open.append((text, self.next_call(), now_ns))
+
+    def pop(self, now_ns: int) -> None:
+        """Close the innermost range.
+
+        Raises:
+            RuntimeError: None is open.
+        """
+        if not self._open:
+            raise RuntimeError("pop: no range is open")
+        text, call, start_ns = self._open.pop()
+        if self._recorder:
+            self._marker((call, THREAD, self._recorder.text(text), start_ns, now_ns))
+
+
+def _nowhere(_rows: object) -> None:
+    """Take what nobody records."""

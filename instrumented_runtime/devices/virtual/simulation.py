@@ -1,0 +1,282 @@
+"""The device in virtual time: hardware queues, barriers, pending waits and contention.
+
+The host hands packets over ahead of time, each with the moment it arrives; `advance` then runs the
+device up to a moment before which nothing more can arrive, so what it decides is final. Of events
+at one moment the lowest queue number comes first.
+"""
+
+from math import ceil
+
+import numpy as np
+
+from instrumented_runtime.devices.virtual.config import Config
+from instrumented_runtime.devices.virtual.packets import (
+    BARRIER,
+    BLOCKED,
+    COPY,
+    EMPTY,
+    KERNEL,
+    READY,
+    RUN,
+    RUNNING,
+    STARTING,
+    Packet,
+    Queue,
+    Signal,
+    nature,
+)
+from instrumented_runtime.devices.virtual.recording import THREADS, Recording
+from instrumented_runtime.devices.virtual.tally import Tally
+
+FOREVER = 1 << 62
+_SIMPLE = (KERNEL, COPY)
+
+
+class Simulation:
+    """All hardware queues of a device, and what they did so far.
+
+    Attributes:
+        queues: In order of their first use.
+        tally: Busy and idle time as the device itself counts them.
+    """
+
+    def __init__(self, config: Config, record: Recording) -> None:
+        """Start with no queues."""
+        timing = config.timing
+        self.queues: list[Queue] = []
+        self.tally = Tally()
+        self._dispatch_ns = timing.dispatch_ns
+        self._graph_dispatch_ns = timing.graph_dispatch_ns
+        self._pending_ns = 0 if config.ordering_edges else timing.pending_wait_dispatch_ns
+        self._release_ns = timing.wait_release_ns
+        self._pending = 0
+        self._kernels_running = 0
+        self._sensitive_running = 0
+        self._record = record
+
+    def add_queue(self, number: int) -> Queue:
+        """Add a hardware queue."""
+        queue = Queue(number)
+        self.queues.append(queue)
+        return queue
+
+    def advance(self, until_ns: int, signal: Signal | None = None) -> None:
+        """Run the device up to and including a moment, or until a signal is done.
+
+        Args:
+            until_ns: Nothing arrives before it any more.
+            signal: Stop when it is done; the host waits for it, so nothing arrives meanwhile.
+        """
+        while signal is None or signal.done_ns is None:
+            first = None
+            live = 0
+            for queue in self.queues:
+                if queue.state == EMPTY:
+                    if not queue.packets:
+                        continue
+                    self._settle(queue)
+                if queue.state == BLOCKED:
+                    continue
+                live += 1
+                if first is None or queue.next_ns < first.next_ns:
+                    first = queue
+            if first is None or first.next_ns > until_ns:
+                return
+            alone = live == 1 and first.state == READY
+            if not (alone and self._run_alone(first, until_ns)):
+                _STEPS[first.state](self, first)
+
+    def finish(self, signal: Signal) -> int:
+        """Run the device until a signal is done, while the host waits; return when it was."""
+        self.advance(FOREVER, signal)
+        assert signal.done_ns is not None, "the device stands still with work in its queues"
+        return signal.done_ns
+
+    def _settle(self, queue: Queue) -> None:
+        """Look at the first packet: it begins when it has arrived and the one before is done."""
+        if queue.packets:
+            queue.state = READY
+            queue.next_ns = max(queue.free_ns, queue.packets[0].arrive_ns)
+        else:
+            queue.state = EMPTY
+
+    def _gap_ns(self, packet: Packet, place: int) -> int:
+        gap = self._dispatch_ns if packet.kind != RUN or not place else self._graph_dispatch_ns
+        return gap + self._pending_ns if self._pending else gap
+
+    def _run_alone(self, queue: Queue, until_ns: int) -> bool:
+        """Run whole packets of the one queue that can run; whether there was any.
+
+        Nothing contends, and whether a wait is pending elsewhere cannot change before a signal is
+        done, so each packet is an addition. Stops at barriers, signals, and what ends too late.
+        """
+        packets = queue.packets
+        gap = self._dispatch_ns + (self._pending_ns if self._pending else 0)
+        free = queue.free_ns
+        number = queue.number
+        began = busy = 0
+        record = self._record.dispatch
+        any_done = False
+        while packets:
+            kind, arrive, cost, call, stream, what, action, _, signal = packets[0]
+            start = (arrive if arrive > free else free) + gap  # noqa: FURB136  in the hot loop
+            end = start + cost
+            if kind == RUN and not any_done:
+                return self._run_graph_alone(queue, until_ns)
+            if kind not in _SIMPLE or end > until_ns:
+                break
+            packets.popleft()
+            if not any_done:
+                began, any_done = start, True
+            busy += cost
+            free = end
+            if kind == KERNEL:
+                record((call, what, number, stream, start, end, 1, THREADS))
+            else:
+                self._record.copy((call, *what, stream, start, end))
+            if action is not None:
+                action()
+            if signal is not None:
+                queue.free_ns = free
+                self._complete(signal, free)
+                break
+        if any_done:
+            queue.free_ns = free
+            queue.busy_ns += busy
+            self.tally.alone(began, free, busy)
+            self._settle(queue)
+        return any_done
+
+    def _run_graph_alone(self, queue: Queue, until_ns: int) -> bool:
+        """Run as many kernels of a graph's branch as end in time, all at once."""
+        packet = queue.packets[0]
+        run = packet.what
+        place = queue.place
+        costs = run.costs_ns[place:]
+        gaps = np.full(len(costs), self._gap_ns(packet, 1), np.int64)
+        if not place:
+            gaps[0] = self._gap_ns(packet, 0)
+        ends = queue.next_ns + np.cumsum(gaps + costs)
+        count = int(np.searchsorted(ends, until_ns, "right"))
+        if not count:
+            return False
+        starts = ends[:count] - costs[:count]
+        self._record.run(packet, queue.number, place, starts, ends[:count])
+        for action in run.actions[place : place + count]:
+            if action is not None:
+                action()
+        busy = int(costs[:count].sum())
+        queue.busy_ns += busy
+        self.tally.alone(int(starts[0]), int(ends[count - 1]), busy)
+        self._move_on(queue, packet, place + count, int(ends[count - 1]))
+        return True
+
+    def _move_on(self, queue: Queue, packet: Packet, place: int, end_ns: int) -> None:
+        """Go to the next kernel of a run, or to the next packet."""
+        queue.free_ns = end_ns
+        queue.place = place
+        if packet.kind == RUN and place < len(packet.what.costs_ns):
+            queue.state, queue.next_ns = READY, end_ns
+            return
+        queue.place = 0
+        packets = queue.packets
+        packets.popleft()
+        if packet.signal is not None:
+            self._complete(packet.signal, end_ns)
+        if packets and packets[0].arrive_ns <= end_ns and packets[0].kind in _SIMPLE:
+            # What comes next is there: it is dispatched at once.
+            queue.state = STARTING
+            queue.next_ns = end_ns + self._dispatch_ns
+            if self._pending:
+                queue.next_ns += self._pending_ns
+        else:
+            self._settle(queue)
+
+    def _begin(self, queue: Queue) -> None:
+        packet = queue.packets[0]
+        if packet.kind != BARRIER:
+            queue.state = STARTING
+            queue.next_ns += self._gap_ns(packet, queue.place)
+            return
+        waits = [signal for signal in packet.what if signal.done_ns is None]
+        if not waits:
+            self._move_on(queue, packet, 0, queue.next_ns)
+            return
+        queue.state = BLOCKED
+        queue.waits_for = len(waits)
+        self._pending += 1
+        for signal in waits:
+            signal.waiters.append(queue)
+
+    def _start(self, queue: Queue) -> None:
+        cost, sensitivity, is_kernel = nature(queue.packets[0], queue.place)
+        now = queue.begun_ns = queue.next_ns
+        queue.state = RUNNING
+        queue.next_ns = now + cost
+        self.tally.begin(now)
+        if is_kernel:
+            queue.sensitivity = sensitivity
+            queue.updated_ns, queue.remaining_ns, queue.slowdown = now, cost, 1.0
+            self._kernels_running += 1
+            self._sensitive_running += sensitivity > 0
+            if self._sensitive_running:
+                self._contend(now)
+
+    def _finish(self, queue: Queue) -> None:
+        packet = queue.packets[0]
+        place, begun, end = queue.place, queue.begun_ns, queue.next_ns
+        self.tally.end(end)
+        queue.busy_ns += end - begun
+        action = packet.action
+        if packet.kind == KERNEL:
+            row = (packet.call, packet.what, queue.number, packet.stream, begun, end, 1, THREADS)
+            self._record.dispatch(row)
+        elif packet.kind == COPY:
+            self._record.copy((packet.call, *packet.what, packet.stream, begun, end))
+        else:
+            bounds = np.array([[begun], [end]], np.int64)
+            self._record.run(packet, queue.number, place, bounds[0], bounds[1])
+            action = packet.what.actions[place] if packet.what.actions else None
+        if queue.sensitivity >= 0:
+            self._kernels_running -= 1
+            self._sensitive_running -= queue.sensitivity > 0
+            queue.sensitivity = -1.0
+            if self._sensitive_running:
+                self._contend(end)
+        if action is not None:
+            action()
+        self._move_on(queue, packet, place + 1, end)
+
+    def _contend(self, now_ns: int) -> None:
+        """Change the speed of kernels that mind how many run beside them."""
+        beside = self._kernels_running - 1
+        for queue in self.queues:
+            slowdown = 1 + queue.sensitivity * beside
+            if queue.sensitivity > 0 and slowdown != queue.slowdown:
+                queue.remaining_ns -= (now_ns - queue.updated_ns) / queue.slowdown
+                queue.updated_ns = now_ns
+                queue.slowdown = slowdown
+                queue.next_ns = now_ns + ceil(max(queue.remaining_ns, 0) * slowdown)
+
+    def _complete(self, signal: Signal, now_ns: int) -> None:
+        signal.done_ns = now_ns
+        for queue in signal.waiters:
+            queue.waits_for -= 1
+            if not queue.waits_for:
+                # Until it is released the wait is still polled, and costs the others.
+                queue.state = RUNNING
+                queue.next_ns = now_ns + self._release_ns
+        signal.waiters.clear()
+
+    def _end_of_wait(self, queue: Queue) -> None:
+        self._pending -= 1
+        self._move_on(queue, queue.packets[0], 0, queue.next_ns)
+
+    def _end(self, queue: Queue) -> None:
+        if queue.packets[0].kind == BARRIER:
+            self._end_of_wait(queue)
+        else:
+            self._finish(queue)
+
+
+_STEPS = {READY: Simulation._begin, STARTING: Simulation._start, RUNNING: Simulation._end}

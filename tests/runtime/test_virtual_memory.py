@@ -1,0 +1,140 @@
+"""Memory of the virtual device: reuse in stream order, bounds, faults."""
+
+import pytest
+from virtual_runs import device_of, kernel
+
+from instrumented_runtime.devices import MemoryFault, store_rows
+
+
+def test_freed_memory_is_reused_by_its_own_stream_and_by_no_other():
+    device = device_of()
+    stream, other = device.stream(), device.stream()
+    first = device.allocate([100], "float32", stream=stream)
+    device.free(first)
+    elsewhere = device.allocate([100], "float32", stream=other)
+    again = device.allocate([90], "float32", stream=stream)
+    assert again.address == first.address != elsewhere.address
+
+
+def test_what_is_too_large_for_a_freed_block_gets_a_new_one():
+    device = device_of()
+    first = device.allocate([100], "float32")
+    device.free(first)
+    assert device.allocate([1000], "float32").address != first.address
+
+
+def test_a_reused_block_is_written_in_stream_order():
+    device = device_of()
+    stream = device.stream()
+    old, kept = device.allocate([1], "int64", stream=stream), device.allocate([1], "int64")
+    device.launch(kernel("fill", 9_000, function=lambda t: t.fill_(3)), stream, writes=[old])
+    device.launch(kernel("keep", 9_000, function=lambda s, t: t.copy_(s)), stream, [old], [kept])
+    device.free(old)
+    new = device.allocate([1], "int64", stream=stream)
+    device.launch(kernel("fill", 9_000, function=lambda t: t.fill_(8)), stream, writes=[new])
+    device.synchronize()
+    seen = device.host_buffer([1], "int64")
+    device.copy(seen, kept)
+    assert (int(seen.on_host()[0]), new.address) == (3, old.address)
+
+
+def test_memory_is_freed_once():
+    device = device_of()
+    buffer = device.allocate([1], "int64", name="plan")
+    device.free(buffer)
+    with pytest.raises(ValueError, match="plan: is freed already"):
+        device.free(buffer)
+    with pytest.raises(ValueError, match="notes: is host memory"):
+        device.free(device.host_buffer([1], "int64", name="notes"))
+
+
+def scattering(device, row, width=4):
+    """Store a row of an output of 4 rows, the row number being in device memory."""
+    import torch
+
+    rows, output = device.allocate([1], "int64"), device.allocate([4, width], "int64", name="out")
+    here = device.host_buffer([1], "int64")
+    here.on_host().fill_(row)
+    device.copy(rows, here)
+    values = torch.ones(1, width, dtype=torch.int64)
+    reduce = kernel("reduce", 100, function=lambda r, t: store_rows(t, r, values))
+    device.launch(reduce, device.null_stream, reads=[rows], writes=[output])
+    return output
+
+
+def test_a_store_within_bounds_is_done():
+    device = device_of()
+    output = scattering(device, 3)
+    device.synchronize()
+    seen = device.host_buffer([4, 4], "int64")
+    device.copy(seen, output)
+    assert seen.on_host().sum(1).tolist() == [0, 0, 0, 4]
+
+
+@pytest.mark.parametrize("row", [4, -1, 1000])
+def test_a_store_out_of_bounds_names_kernel_address_and_the_nearest_buffer(row):
+    device = device_of()
+    output = scattering(device, row)
+    with pytest.raises(MemoryFault, match="Memory access fault: reduce") as fault:
+        device.synchronize()
+    # Rows are 4 × 8 bytes.
+    assert fault.value.address == output.address + row * 32
+    assert fault.value.nearest == f"out at {output.address:#x}, 128 bytes"
+
+
+def test_after_a_fault_the_device_is_lost():
+    device = device_of()
+    scattering(device, 4)
+    with pytest.raises(MemoryFault):
+        device.synchronize()
+    for call in (
+        device.synchronize,
+        device.event,
+        lambda: device.launch(kernel("a", 1), device.null_stream),
+    ):
+        with pytest.raises(MemoryFault, match="reduce"):
+            call()
+
+
+def test_the_host_looks_at_host_memory_only():
+    device = device_of()
+    with pytest.raises(ValueError, match="plan: is device memory; copy it"):
+        device.allocate([1], "int64", name="plan").on_host()
+    without = device_of(tensors=False).host_buffer([1], "int64", name="notes")
+    with pytest.raises(ValueError, match="notes: the device runs without tensors"):
+        without.on_host()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda d: d.allocate([1], "int65"), "dtype: 'int65' is not allowed; give one of bool"),
+        (lambda d: d.allocate([-1], "int64"), r"shape: \(-1,\) is not allowed"),
+        (
+            lambda d: d.copy(d.host_buffer([1], "int64"), d.host_buffer([1], "int64")),
+            "both sides are host memory",
+        ),
+        (
+            lambda d: d.copy(d.allocate([1], "int64"), d.host_buffer([1], "int64"), size_bytes=9),
+            "size_bytes: 9 is not allowed; give 0 to 8",
+        ),
+        (
+            lambda d: d.launch(kernel("none", 0), d.null_stream),
+            "cost_ns of none: 0; give a number",
+        ),
+        (lambda d: d.stream(flags="lazy"), "flags: 'lazy' is not allowed; give blocking"),
+    ],
+)
+def test_what_cannot_be_is_refused(call, said):
+    with pytest.raises(ValueError, match=said):
+        call(device_of())
+
+
+def test_a_copy_of_the_first_bytes_leaves_the_others():
+    device = device_of()
+    there, here = device.allocate([2], "int64"), device.host_buffer([2], "int64")
+    here.on_host().fill_(5)
+    device.copy(there, here, size_bytes=8)
+    here.on_host().fill_(0)
+    device.copy(here, there)
+    assert here.on_host().tolist() == [5, 0]
