@@ -86,6 +86,16 @@ def test_work_of_the_null_stream_waits_for_blocking_streams_and_they_for_it():
     assert host_value(device, one) == 6
 
 
+def test_to_synchronise_the_null_stream_is_to_wait_for_blocking_streams_too():
+    for flags, is_done in (("blocking", True), ("nonblocking", False)):
+        device = device_of()
+        stream, event = device.stream(flags=flags), device.event()
+        device.launch(kernel("delay", LONG_NS), stream)
+        event.record(stream)
+        device.null_stream.synchronize()
+        assert event.query() == is_done
+
+
 def test_work_of_the_null_stream_and_of_nonblocking_streams_is_not_ordered():
     device = device_of()
     stream = device.stream()
@@ -137,6 +147,17 @@ def test_the_host_waits_for_an_asynchronous_copy_to_pageable_memory_only():
         assert int(here.on_host()[0]) == expected
         stream.synchronize()
         assert int(here.on_host()[0]) == 3
+
+
+def test_the_host_can_watch_pinned_memory_without_waiting():
+    device = device_of(host_costs_ns={"think": 1})
+    stream = device.stream()
+    there, here = device.allocate([1], "int64"), device.host_buffer([1], "int64", pinned=True)
+    device.launch(filling(3), stream, writes=[there])
+    device.copy_async(here, there, stream)
+    assert int(here.on_host()[0]) == 0
+    device.elapse("think", 2 * LONG_NS)
+    assert int(here.on_host()[0]) == 3
 
 
 def test_a_graph_forks_and_joins_as_it_was_captured():

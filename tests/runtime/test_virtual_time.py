@@ -251,6 +251,32 @@ def test_launch_blocking_lets_the_host_wait_for_each_kernel():
     assert device.now_ns - 1_000_000_000 == 6_620
 
 
+def test_launch_blocking_holds_for_graphs_too():
+    device = device_of(launch_blocking=True)
+    stream = device.stream()
+    with device.capture(stream) as graph:  # until 50
+        device.launch(kernel("a", 5_000), stream)
+    graph.replay(stream)
+    assert device.now_ns - 1_000_000_000 == 50 + 1_000 + 100 + 5_000 + 500
+
+
+def test_serialising_copies_afterwards_holds_the_host_until_each_is_done():
+    device = device_of(serialize_copy=2)
+    there, here = device.allocate([1], "int64"), device.host_buffer([1], "int64", pinned=True)
+    device.copy_async(there, here, device.stream())  # from 30
+    assert device.now_ns - 1_000_000_000 == 30 + 1_000 + 100 + 2_008 + 500
+
+
+def test_an_event_that_is_done_does_not_hold_the_host():
+    device = device_of(host_costs_ns={"think": 1})
+    stream, event = device.stream(), device.event()
+    device.launch(kernel("a", 5_000), stream)  # 20 to 30, done 6130
+    event.record(stream)
+    device.elapse("think", 6_100)  # until 6140: a wake-up would be at 6630
+    event.synchronize()
+    assert device.now_ns - 1_000_000_000 == 6_150
+
+
 def test_a_synchronise_returns_when_the_work_is_done_and_at_once_when_it_was():
     device = device_of()
     stream, event = device.stream(), device.event()
@@ -275,16 +301,21 @@ def test_a_query_tells_whether_the_record_is_done():
     assert event.query()
 
 
-def test_two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not(tmp_path):
-    def host(device):
-        stream = device.stream()
-        with device.capture(stream) as graph:
-            for _ in range(20):
-                device.launch(kernel("node", 1_000), stream)
-        for _ in range(5):
-            device.launch(kernel("a", 5_000), stream)
-            graph.replay(stream)
+def launches_only(device):
+    for _ in range(5):
+        device.launch(kernel("a", 5_000), device.null_stream)
 
+
+def graph_only(device):
+    stream = device.stream()
+    with device.capture(stream) as graph:
+        for _ in range(20):
+            device.launch(kernel("node", 1_000), stream)
+    graph.replay(stream)
+
+
+@pytest.mark.parametrize("host", [launches_only, graph_only])
+def test_two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not(tmp_path, host):
     def bytes_of(name, seed):
         recorded(tmp_path / name, host, kernel_jitter=0.2, seed=seed)
         return next((tmp_path / name).glob("*.db")).read_bytes()

@@ -37,6 +37,8 @@ class VirtualStream:
         streams = self._streams
         streams.refuse_capture("hipStreamSynchronize")
         start = streams.host.begin()
+        if self.flags == "null":
+            streams.ready(self)  # which lets it wait for blocking streams, and so the host
         streams.host.wait_for_queues([self.queue] if self.queue else [])
         streams.host.end("hipStreamSynchronize", start, self.handle)
 
