@@ -14,6 +14,7 @@ from instrumented_runtime.recorder import Recorder
 from tracekit.formats import read_trace, silent
 from tracekit.pipeline import analyse
 
+
 def busy_by_instants(spans):
     """Count busy time the slow way: between each two neighbouring bounds, does anything run?"""
     bounds = sorted({at for span in spans for at in span})

@@ -10,8 +10,8 @@ from instrumented_runtime.devices.virtual.copies import Copy, copy_between
 from instrumented_runtime.devices.virtual.graphs import Capture, Graph, Node, with_jitter
 from instrumented_runtime.devices.virtual.host import Host
 from instrumented_runtime.devices.virtual.memory import Memory, VirtualBuffer
-from instrumented_runtime.devices.virtual.packets import COPY, KERNEL, Action, Packet, Queue
-from instrumented_runtime.devices.virtual.recording import THREAD, THREADS, Recording
+from instrumented_runtime.devices.virtual.packets import COPY, KERNEL, Action, Queue
+from instrumented_runtime.devices.virtual.recording import CALL, THREAD, THREADS, Recording
 from instrumented_runtime.devices.virtual.streams import Streams, VirtualEvent, VirtualStream
 from instrumented_runtime.devices.virtual.tally import Tally
 from instrumented_runtime.recorder import Recorder
@@ -103,16 +103,19 @@ class VirtualDevice:
         reads: Sequence[Buffer] = (),
         writes: Sequence[Buffer] = (),
     ) -> None:
-        # The busiest call of all: no call of ours that a launch without tensors can do without.
+        # The busiest call of all: nothing is called that a launch without tensors can do without.
         host, record, config = self._host, self._host.record, self.config
-        on = self._streams.own(stream)
-        start = host.begin()
+        on = stream if type(stream) is VirtualStream else self._streams.own(stream)
+        if on.streams is not self._streams or host.lost is not None:
+            self._streams.own(stream)
+            host.begin()
+        start = host.now_ns
         end = host.now_ns = start + self._launch_ns
         call = record.calls = record.calls + 1
         number = record.kernels.get(kernel)
         if number is None:
             number = record.kernel(kernel)
-        record.call((call, THREAD, _LAUNCH, start, end, number, 1, THREADS, 0, on.handle))
+        record.call(CALL(call, THREAD, _LAUNCH, start, end, number, 1, THREADS, 0, on.handle))
         action = None
         if config.tensors and kernel.function is not None:
             action = self._action(kernel, (*reads, *writes))
@@ -126,9 +129,11 @@ class VirtualDevice:
         queue = self._streams.ready(on) if on.is_ordered or on.queue is None else on.queue
         arrive = end + host.latency_ns
         queue.packets.append(
-            Packet(KERNEL, arrive, cost, call, on.number, number, action, sensitivity, None)
+            (KERNEL, arrive, cost, call, on.number, number, action, sensitivity, None)
         )
-        host.submitted(1)
+        host.until_catch_up -= 1
+        if host.until_catch_up <= 0:
+            host.catch_up()
         if config.launch_blocking:
             host.wait_for(host.marker(queue))
 
@@ -183,7 +188,7 @@ class VirtualDevice:
         arrive = self._host.now_ns + self._host.latency_ns
         number = stream.number
         queue.packets.append(
-            Packet(COPY, arrive, copy.cost_ns, call, number, copy.row, action, 0.0, None)
+            (COPY, arrive, copy.cost_ns, call, number, copy.row, action, 0.0, None)
         )
         self._host.submitted(1)
         return queue

@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -152,12 +152,12 @@ class Graph:
         signals: dict[int, Signal] = {}
 
         def barrier(waits: Sequence[Signal], signal: Signal | None) -> Packet:
-            return Packet(BARRIER, arrive_ns, 0, call, stream, waits, None, 0.0, signal)
+            return (BARRIER, arrive_ns, 0, call, stream, waits, None, 0.0, signal)
 
         for step in self.steps:
             queue = queues[step.branch]
             if step.run is not None:
-                yield queue, Packet(RUN, arrive_ns, 0, call, stream, step.run, None, 0.0, None)
+                yield queue, (RUN, arrive_ns, 0, call, stream, step.run, None, 0.0, None)
             elif step.mark is not None:
                 signals[step.mark] = Signal()
                 yield queue, barrier((), signals[step.mark])
@@ -167,8 +167,8 @@ class Graph:
 
 def with_jitter(packet: Packet, generator: np.random.Generator, jitter: float) -> Packet:
     """Return a packet of a run whose kernels each take 1 ± jitter of their cost."""
-    run: Any = packet.what
-    if packet.kind != RUN:
+    kind, arrive, cost, call, stream, run, action, sensitivity, signal = packet
+    if kind != RUN:
         return packet
     factors = generator.uniform(1 - jitter, 1 + jitter, len(run.costs_ns))
     costs = np.maximum(np.rint(run.costs_ns * factors), 1).astype(np.int64)
@@ -179,4 +179,4 @@ def with_jitter(packet: Packet, generator: np.random.Generator, jitter: float) -
         run.sensitivities,
         run.actions,
     )
-    return packet._replace(what=changed)
+    return (kind, arrive, cost, call, stream, changed, action, sensitivity, signal)

@@ -7,9 +7,10 @@ import numpy as np
 
 from instrumented_runtime.devices import MemoryFault
 from instrumented_runtime.devices.virtual.config import Config
-from instrumented_runtime.devices.virtual.packets import BARRIER, EMPTY, Packet, Queue, Signal
+from instrumented_runtime.devices.virtual.packets import BARRIER, EMPTY, Queue, Signal
 from instrumented_runtime.devices.virtual.recording import Recording
 from instrumented_runtime.devices.virtual.simulation import Simulation
+from instrumented_runtime.recorder.layout import APIS
 
 # The device runs at the latest when so many packets wait, so that memory stays bounded.
 _PACKETS_AT_MOST = 20_000
@@ -21,6 +22,7 @@ class Host:
     Attributes:
         now_ns: Its clock, virtual.
         lost: The fault after which every call fails, if any.
+        until_catch_up: How many packets may be queued until the device is let run.
     """
 
     def __init__(self, config: Config, record: Recording) -> None:
@@ -30,11 +32,13 @@ class Host:
         self.now_ns = 1_000_000_000
         self.simulation = Simulation(config, record)
         self.lost: MemoryFault | None = None
+        timing = config.timing
+        self._costs_ns = {api.name: timing.call_ns for api in APIS} | dict(timing.calls_ns)
         self.latency_ns = config.timing.launch_latency_ns
         self.random = random.Random(config.seed)
         self.generator = np.random.default_rng(config.seed)
         self._handles = 0x5581_0000_0000
-        self._until_catch_up = _PACKETS_AT_MOST
+        self.until_catch_up = _PACKETS_AT_MOST
 
     def new_handle(self) -> int:
         """Return a handle no other object has."""
@@ -53,8 +57,8 @@ class Host:
 
     def end(self, api: str, start: int, *arguments: int, call: int | None = None) -> int:
         """End a call, which takes at least its cost; return its number."""
-        timing = self.config.timing
-        self.now_ns = max(self.now_ns, start + timing.calls_ns.get(api, timing.call_ns))
+        cost = self._costs_ns[api]
+        self.now_ns = max(self.now_ns, start + cost)
         return self.record.api_call(api, start, self.now_ns, arguments, call)
 
     def elapse(self, kind: str, count: int) -> None:
@@ -70,14 +74,14 @@ class Host:
 
     def submitted(self, packets: int) -> None:
         """Note that packets were queued, and let the device run when many are."""
-        self._until_catch_up -= packets
-        if self._until_catch_up <= 0:
+        self.until_catch_up -= packets
+        if self.until_catch_up <= 0:
             self.catch_up()
 
     def barrier(self, queue: Queue, signal: Signal | None, waits: Sequence[Signal] = ()) -> None:
         """Queue a barrier packet."""
         arrive = self.now_ns + self.latency_ns
-        queue.packets.append(Packet(BARRIER, arrive, 0, 0, 0, waits, None, 0.0, signal))
+        queue.packets.append((BARRIER, arrive, 0, 0, 0, waits, None, 0.0, signal))
 
     def marker(self, queue: Queue) -> Signal:
         """Queue a barrier and return the signal it completes."""
@@ -87,7 +91,7 @@ class Host:
 
     def catch_up(self) -> None:
         """Let the device do all that it does by now."""
-        self._until_catch_up = _PACKETS_AT_MOST
+        self.until_catch_up = _PACKETS_AT_MOST
         self.simulation.advance(self.now_ns)
 
     def wait_for(self, signal: Signal) -> None:

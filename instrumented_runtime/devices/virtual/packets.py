@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,18 +28,14 @@ class Signal:
         self.waiters: list[Queue] = []
 
 
-class Packet(NamedTuple):
-    """One packet. `arrive_ns` is when it is in the queue; `call` the HIP call that put it there."""
-
-    kind: int
-    arrive_ns: int
-    cost_ns: int
-    call: int
-    stream: int
-    what: Any  # kernel number; copy's (direction, dst, src, bytes); barrier's signals; Run
-    action: Action | None
-    sensitivity: float
-    signal: Signal | None
+# A packet: kind; when it is in the queue; cost; number of the HIP call that put it there; number of
+# its stream; what it is (kernel number; copy's direction, addresses, bytes; a barrier's signals to
+# wait for; Run); what it does to tensors; sensitivity; what it completes. A plain tuple, since
+# queues hold very many and the garbage collector passes over tuples of plain values only.
+Packet = tuple[int, int, int, int, int, Any, Action | None, float, Signal | None]
+KIND: Final = 0
+ARRIVES_NS: Final = 1
+WHAT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +56,10 @@ class Run:
     sensitivities: Sequence[float]
     actions: Sequence[Action | None]
 
-
-def nature(packet: Packet, place: int) -> tuple[int, float, bool]:
-    """Return cost, sensitivity and whether it is a kernel."""
-    if packet.kind == RUN:
-        run = packet.what
-        return int(run.costs_ns[place]), run.sensitivities[place], bool(run.kernels[place] >= 0)
-    return packet.cost_ns, packet.sensitivity, packet.kind == KERNEL
+    def at(self, place: int) -> tuple[int, float, bool]:
+        """Return cost, sensitivity and whether it is a kernel."""
+        is_kernel = bool(self.kernels[place] >= 0)
+        return int(self.costs_ns[place]), self.sensitivities[place], is_kernel
 
 
 class Queue:

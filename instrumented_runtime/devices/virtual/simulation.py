@@ -11,21 +11,23 @@ import numpy as np
 
 from instrumented_runtime.devices.virtual.config import Config
 from instrumented_runtime.devices.virtual.packets import (
+    ARRIVES_NS,
     BARRIER,
     BLOCKED,
     COPY,
     EMPTY,
     KERNEL,
+    KIND,
     READY,
     RUN,
     RUNNING,
     STARTING,
+    WHAT,
     Packet,
     Queue,
     Signal,
-    nature,
 )
-from instrumented_runtime.devices.virtual.recording import THREADS, Recording
+from instrumented_runtime.devices.virtual.recording import COPIED, DISPATCH, THREADS, Recording
 from instrumented_runtime.devices.virtual.tally import Tally
 
 FOREVER = 1 << 62
@@ -53,6 +55,7 @@ class Simulation:
         self._kernels_running = 0
         self._sensitive_running = 0
         self._record = record
+        self._dispatched, self._copied = record.dispatch, record.copy
 
     def add_queue(self, number: int) -> Queue:
         """Add a hardware queue."""
@@ -67,20 +70,23 @@ class Simulation:
             until_ns: Nothing arrives before it any more.
             signal: Stop when it is done; the host waits for it, so nothing arrives meanwhile.
         """
+        queues = self.queues
         while signal is None or signal.done_ns is None:
             first = None
             live = 0
-            for queue in self.queues:
-                if queue.state == EMPTY:
+            first_ns = until_ns + 1
+            for queue in queues:
+                state = queue.state
+                if state == BLOCKED:
+                    continue
+                if state == EMPTY:
                     if not queue.packets:
                         continue
                     self._settle(queue)
-                if queue.state == BLOCKED:
-                    continue
                 live += 1
-                if first is None or queue.next_ns < first.next_ns:
-                    first = queue
-            if first is None or first.next_ns > until_ns:
+                if queue.next_ns < first_ns:
+                    first, first_ns = queue, queue.next_ns
+            if first is None:
                 return
             alone = live == 1 and first.state == READY
             if not (alone and self._run_alone(first, until_ns)):
@@ -96,12 +102,12 @@ class Simulation:
         """Look at the first packet: it begins when it has arrived and the one before is done."""
         if queue.packets:
             queue.state = READY
-            queue.next_ns = max(queue.free_ns, queue.packets[0].arrive_ns)
+            queue.next_ns = max(queue.free_ns, queue.packets[0][ARRIVES_NS])
         else:
             queue.state = EMPTY
 
     def _gap_ns(self, packet: Packet, place: int) -> int:
-        gap = self._dispatch_ns if packet.kind != RUN or not place else self._graph_dispatch_ns
+        gap = self._dispatch_ns if packet[KIND] != RUN or not place else self._graph_dispatch_ns
         return gap + self._pending_ns if self._pending else gap
 
     def _run_alone(self, queue: Queue, until_ns: int) -> bool:
@@ -115,7 +121,7 @@ class Simulation:
         free = queue.free_ns
         number = queue.number
         began = busy = 0
-        record = self._record.dispatch
+        record = self._dispatched
         any_done = False
         while packets:
             kind, arrive, cost, call, stream, what, action, _, signal = packets[0]
@@ -131,9 +137,9 @@ class Simulation:
             busy += cost
             free = end
             if kind == KERNEL:
-                record((call, what, number, stream, start, end, 1, THREADS))
+                record(DISPATCH(call, what, number, stream, start, end, 1, THREADS))
             else:
-                self._record.copy((call, *what, stream, start, end))
+                self._copied(COPIED(call, *what, stream, start, end))
             if action is not None:
                 action()
             if signal is not None:
@@ -150,7 +156,7 @@ class Simulation:
     def _run_graph_alone(self, queue: Queue, until_ns: int) -> bool:
         """Run as many kernels of a graph's branch as end in time, all at once."""
         packet = queue.packets[0]
-        run = packet.what
+        run = packet[WHAT]
         place = queue.place
         costs = run.costs_ns[place:]
         gaps = np.full(len(costs), self._gap_ns(packet, 1), np.int64)
@@ -175,15 +181,16 @@ class Simulation:
         """Go to the next kernel of a run, or to the next packet."""
         queue.free_ns = end_ns
         queue.place = place
-        if packet.kind == RUN and place < len(packet.what.costs_ns):
+        if packet[KIND] == RUN and place < len(packet[WHAT].costs_ns):
             queue.state, queue.next_ns = READY, end_ns
             return
         queue.place = 0
         packets = queue.packets
         packets.popleft()
-        if packet.signal is not None:
-            self._complete(packet.signal, end_ns)
-        if packets and packets[0].arrive_ns <= end_ns and packets[0].kind in _SIMPLE:
+        signal = packet[-1]
+        if signal is not None:
+            self._complete(signal, end_ns)
+        if packets and packets[0][ARRIVES_NS] <= end_ns and packets[0][KIND] in _SIMPLE:
             # What comes next is there: it is dispatched at once.
             queue.state = STARTING
             queue.next_ns = end_ns + self._dispatch_ns
@@ -194,11 +201,11 @@ class Simulation:
 
     def _begin(self, queue: Queue) -> None:
         packet = queue.packets[0]
-        if packet.kind != BARRIER:
+        if packet[KIND] != BARRIER:
             queue.state = STARTING
             queue.next_ns += self._gap_ns(packet, queue.place)
             return
-        waits = [signal for signal in packet.what if signal.done_ns is None]
+        waits = [signal for signal in packet[WHAT] if signal.done_ns is None]
         if not waits:
             self._move_on(queue, packet, 0, queue.next_ns)
             return
@@ -209,37 +216,46 @@ class Simulation:
             signal.waiters.append(queue)
 
     def _start(self, queue: Queue) -> None:
-        cost, sensitivity, is_kernel = nature(queue.packets[0], queue.place)
+        kind, _, cost, _, _, what, _, sensitivity, _ = queue.packets[0]
+        is_kernel = kind == KERNEL
+        if kind == RUN:
+            cost, sensitivity, is_kernel = what.at(queue.place)
         now = queue.begun_ns = queue.next_ns
         queue.state = RUNNING
         queue.next_ns = now + cost
         self.tally.begin(now)
         if is_kernel:
             queue.sensitivity = sensitivity
-            queue.updated_ns, queue.remaining_ns, queue.slowdown = now, cost, 1.0
             self._kernels_running += 1
-            self._sensitive_running += sensitivity > 0
-            if self._sensitive_running:
+            if sensitivity > 0:
+                queue.updated_ns, queue.remaining_ns, queue.slowdown = now, cost, 1.0
+                self._sensitive_running += 1
+            if self._sensitive_running and self._kernels_running > 1:
                 self._contend(now)
 
     def _finish(self, queue: Queue) -> None:
         packet = queue.packets[0]
+        kind, _, _, call, stream, what, action, _, _ = packet
         place, begun, end = queue.place, queue.begun_ns, queue.next_ns
+        if kind == BARRIER:
+            # A wait that was pending is released.
+            self._pending -= 1
+            self._move_on(queue, packet, 0, end)
+            return
         self.tally.end(end)
         queue.busy_ns += end - begun
-        action = packet.action
-        if packet.kind == KERNEL:
-            row = (packet.call, packet.what, queue.number, packet.stream, begun, end, 1, THREADS)
-            self._record.dispatch(row)
-        elif packet.kind == COPY:
-            self._record.copy((packet.call, *packet.what, packet.stream, begun, end))
+        if kind == KERNEL:
+            self._dispatched(DISPATCH(call, what, queue.number, stream, begun, end, 1, THREADS))
+        elif kind == COPY:
+            self._copied(COPIED(call, *what, stream, begun, end))
         else:
             bounds = np.array([[begun], [end]], np.int64)
             self._record.run(packet, queue.number, place, bounds[0], bounds[1])
-            action = packet.what.actions[place] if packet.what.actions else None
+            action = what.actions[place] if what.actions else None
         if queue.sensitivity >= 0:
             self._kernels_running -= 1
-            self._sensitive_running -= queue.sensitivity > 0
+            if queue.sensitivity > 0:
+                self._sensitive_running -= 1
             queue.sensitivity = -1.0
             if self._sensitive_running:
                 self._contend(end)
@@ -251,8 +267,10 @@ class Simulation:
         """Change the speed of kernels that mind how many run beside them."""
         beside = self._kernels_running - 1
         for queue in self.queues:
+            if queue.sensitivity <= 0:
+                continue
             slowdown = 1 + queue.sensitivity * beside
-            if queue.sensitivity > 0 and slowdown != queue.slowdown:
+            if slowdown != queue.slowdown:
                 queue.remaining_ns -= (now_ns - queue.updated_ns) / queue.slowdown
                 queue.updated_ns = now_ns
                 queue.slowdown = slowdown
@@ -268,15 +286,5 @@ class Simulation:
                 queue.next_ns = now_ns + self._release_ns
         signal.waiters.clear()
 
-    def _end_of_wait(self, queue: Queue) -> None:
-        self._pending -= 1
-        self._move_on(queue, queue.packets[0], 0, queue.next_ns)
 
-    def _end(self, queue: Queue) -> None:
-        if queue.packets[0].kind == BARRIER:
-            self._end_of_wait(queue)
-        else:
-            self._finish(queue)
-
-
-_STEPS = {READY: Simulation._begin, STARTING: Simulation._start, RUNNING: Simulation._end}
+_STEPS = {READY: Simulation._begin, STARTING: Simulation._start, RUNNING: Simulation._finish}

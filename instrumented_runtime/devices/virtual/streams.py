@@ -21,7 +21,7 @@ class VirtualStream:
         self, streams: "Streams", handle: int, flags: StreamFlags, priority: int, name: str
     ) -> None:
         """Make a stream without work."""
-        self._streams = streams
+        self.streams = streams
         self.number = len(streams.all)
         self.handle = handle
         self.flags: StreamFlags = flags
@@ -34,7 +34,7 @@ class VirtualStream:
         self.null_work_seen = 0
 
     def synchronize(self) -> None:
-        streams = self._streams
+        streams = self.streams
         streams.refuse_capture("hipStreamSynchronize")
         start = streams.host.begin()
         if self.flags == "null":
@@ -126,13 +126,13 @@ class Streams:
         Raises:
             ValueError: It is another device's.
         """
-        if isinstance(stream, VirtualStream) and stream._streams is self:
+        if isinstance(stream, VirtualStream) and stream.streams is self:
             return stream
         raise ValueError(f"stream: {stream.name} is not a stream of this device")
 
     def ready(self, stream: VirtualStream) -> Queue:
         """Return the queue of a stream that is about to get work, the null stream's rules kept."""
-        queue = self.queue_of(stream)
+        queue = stream.queue or self.queue_of(stream)
         if not stream.is_ordered:
             return queue
         if stream.flags == "null":
