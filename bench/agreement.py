@@ -5,10 +5,10 @@
     python bench/agreement.py sanitize FILE                  likewise
 
 `run` executes each program many times on `TorchDevice` with random delays before its kernels and
-copies, and compares what each read saw with what the oracle says it can see. `sanitize` executes each
-once under torch's CUDA sanitizer and compares what that calls a race with what the oracle does. The
-sanitizer knows streams, events and synchronisation of torch, not the host's memory, graphs and the
-null stream's rules: what a program has of those is left out.
+copies, and compares what each read saw with what the oracle says it can see. `sanitize` executes
+each once under torch's CUDA sanitizer and compares what that calls a race with what the oracle
+does. The sanitizer knows streams, events and synchronisation of torch, not the host's memory,
+graphs and the null stream's rules: what a program has of those is left out.
 """
 
 import argparse
@@ -19,9 +19,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(_ROOT))
-sys.path.insert(0, str(_ROOT / "tests" / "runtime"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "runtime"))
 
 from oracle import observations, racy
 from programs import (
