@@ -164,8 +164,8 @@ class Device(Protocol):
     def copy(self, destination: Buffer, source: Buffer, *, size_bytes: int | None = None) -> None:
         """Copy as `hipMemcpy` does: on the null stream, and the host waits for it.
 
-        The null stream is ordered with *blocking* streams only. CUDA does not let the host wait for
-        a copy from device to device.
+        The null stream is ordered with *blocking* streams only. For a copy from device to device
+        the host does not wait.
 
         Args:
             destination: Where to.

@@ -149,6 +149,16 @@ def test_the_host_waits_for_an_asynchronous_copy_to_pageable_memory_only():
         assert int(here.on_host()[0]) == 3
 
 
+def test_the_host_does_not_wait_for_a_copy_inside_device_memory():
+    device = device_of()
+    there, of, here = (device.allocate([1], "int64") for _ in range(3))
+    start = device.now_ns
+    device.copy(there, of)
+    assert device.now_ns - start == 10
+    device.copy(device.host_buffer([1], "int64"), here)
+    assert device.now_ns - start > 1_000 + 2 * 2_008
+
+
 def test_the_host_can_watch_pinned_memory_without_waiting():
     device = device_of(host_costs_ns={"think": 1})
     stream = device.stream()

@@ -26,6 +26,10 @@ class Copy(NamedTuple):
         return "pageable" in {self.destination.place, self.source.place}
 
     @property
+    def is_inside_device(self) -> bool:
+        return self.destination.place == self.source.place == "device"
+
+    @property
     def arguments(self) -> tuple[int, int, int, int]:
         """As HIP's calls have them: destination, source, bytes, kind."""
         direction, *places = self.row
