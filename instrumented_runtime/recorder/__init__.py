@@ -5,9 +5,10 @@ the SQLite file of them. If the process is killed, `python -m instrumented_runti
 DIR` does. All times are virtual, and the file names a model as its device.
 """
 
+import json
 import threading
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -24,7 +25,12 @@ from instrumented_runtime.recorder.spool import (
 
 __all__ = ["Recorder", "RecorderError"]
 
-FLUSH_EVERY_S = 0.5
+FLUSH_EVERY_S = 0.3
+# What the modelled profiler collects, as rocprofv3 leaves it in the environment of a process.
+SWITCHES = {
+    f"ROCPROF_{what}_TRACE": "1"
+    for what in ("HIP_RUNTIME_API", "KERNEL", "MEMORY_COPY", "MEMORY_ALLOCATION", "MARKER_API")
+}
 
 
 class Recorder:
@@ -51,8 +57,8 @@ class Recorder:
             directory: Where spool and database go; made if absent.
             pid: Number of the modelled process, from 1; not that of the operating system.
             seed: What the database's guid is made of, with `pid`.
-            environment: What to record as the process's environment: what `ROCPROF_…` switches the
-                modelled profiler had, say. Nothing is taken from the real environment.
+            environment: What to record as the process's environment, beside the profiler's own
+                switches. Nothing is taken from the real environment.
             command: What to record as its command line.
 
         Raises:
@@ -66,12 +72,14 @@ class Recorder:
         process = {
             "pid": pid,
             "seed": seed,
-            "environment": dict(environment),
+            "environment": {**SWITCHES, **environment},
             "command": command,
         }
         self._spool = SpoolWriter(spool_path(directory, pid), process)
         self.rows: dict[str, array[int]] = {table: array("q") for table in TABLES}
         self._numbers: dict[str, dict[str, int]] = {"kernel": {}, "text": {}}
+        self._before_close: list[Callable[[], None]] = []
+        self._on_flush: list[Callable[[], None]] = []
         self._closed = False
         self._stop = threading.Event()
         self._flusher = threading.Thread(target=self._flush_until_stopped, daemon=True)
@@ -93,8 +101,27 @@ class Recorder:
         """Name a hardware queue; number 0 is always "Default Queue"."""
         self._spool.note({"kind": "queue", "number": queue_id, "name": name})
 
+    def attach(
+        self,
+        model: Mapping[str, object],
+        *,
+        on_flush: Callable[[], None],
+        before_close: Callable[[], None],
+    ) -> None:
+        """Take note of the device that fills the rows.
+
+        Args:
+            model: What is modelled, as the trace is to say it; part of what its guid is made of.
+            on_flush: Called by the spooling thread after each flush, to ask for what is not in the
+                rows yet.
+            before_close: Called by `close`, to put in the rows what is still to come.
+        """
+        self._spool.note({"kind": "model", "number": 0, "name": json.dumps(model, sort_keys=True)})
+        self._on_flush.append(on_flush)
+        self._before_close.append(before_close)
+
     def close(self) -> Path:
-        """Spool the rest, make the database and remove the spool; returns the database's path.
+        """Let the device finish, make the database, remove the spool; return the database's path.
 
         Raises:
             RecorderError: The database came to be meanwhile. The spool is kept.
@@ -102,13 +129,15 @@ class Recorder:
         """
         if self._closed:
             return self._database
-        self._closed = True
         self._stop.set()
         self._flusher.join()
         try:
+            for finish in self._before_close:
+                finish()
             self._spool.flush(self.rows)
             write_database(self._spool.path, self._database)
             self._spool.remove()
+            self._closed = True
         finally:
             self._spool.close()
         return self._database
@@ -137,3 +166,5 @@ class Recorder:
             # A failure is tried again next time, and at last by `close`, which raises it.
             with suppress(OSError):
                 self._spool.flush(self.rows)
+            for ask in self._on_flush:
+                ask()

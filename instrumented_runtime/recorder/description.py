@@ -172,7 +172,8 @@ def describe(tables: RocpdTables, spool: Spool, seen: Seen) -> None:
     tables.insert_row("rocpd_info_node", NODE)
     start, end = seen.start_ns or 0, seen.end_ns or 0
     ends = {"init": start, "fini": end, "start": start, "end": end}
-    extdata = json.dumps({"model": MODEL, "seed": process["seed"]})
+    config = json.loads(spool.names["model"].get(0, "null"))
+    extdata = json.dumps({"model": MODEL, "seed": process["seed"], "config": config})
     more = {"command": process["command"], "environment": json.dumps(process["environment"])}
     row = {"id": pid, "ppid": 0, **owner, **ends, **more, "extdata": extdata}
     tables.insert_row("rocpd_info_process", row)

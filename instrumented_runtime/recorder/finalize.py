@@ -97,7 +97,8 @@ def _refuse_existing(target: Path) -> None:
 
 def _write(spool: Spool, path: Path, progress: Callable[[int, int], None]) -> int:
     process = spool.process
-    guid = str(uuid.uuid5(uuid.NAMESPACE_URL, f"virtual:{process['seed']}:{process['pid']}"))
+    what = f"virtual:{process['seed']}:{process['pid']}:{spool.names['model'].get(0, '')}"
+    guid = str(uuid.uuid5(uuid.NAMESPACE_URL, what))
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
             connection.execute(f"PRAGMA {pragma}")

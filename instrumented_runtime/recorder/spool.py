@@ -161,7 +161,7 @@ def _read_names(
         if process["format"] != FORMAT:
             raise RecorderError(f"{path}: is of format {process['format']}, not {FORMAT}")
         names: dict[str, dict[int, str]] = {
-            kind: {} for kind in ("kernel", "text", "stream", "queue")
+            kind: {} for kind in ("kernel", "text", "stream", "queue", "model")
         }
         for note in notes:
             names[note["kind"]][note["number"]] = note["name"]

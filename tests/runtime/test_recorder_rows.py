@@ -3,7 +3,7 @@
 import json
 
 from polars.testing import assert_frame_equal
-from recorder_rows import BUFFER, ENVIRONMENT, call, query, small_recording
+from recorder_rows import BUFFER, call, query, small_recording
 
 from instrumented_runtime.recorder import Recorder, rocpd_rows
 from instrumented_runtime.recorder.schema import TABLES
@@ -161,7 +161,13 @@ def test_the_file_says_that_it_is_a_model_and_holds_the_given_environment_only(
     process = query(path, "SELECT id, pid, init, fini, command, environment, extdata FROM "
         "rocpd_info_process")[0]  # fmt: skip
     assert process[:5] == (7, 7, 100, 440, "serve --tiny")
-    assert json.loads(process[5]) == ENVIRONMENT
+    assert json.loads(process[5]) == {
+        "ROCPROF_HIP_RUNTIME_API_TRACE": "1",
+        "ROCPROF_KERNEL_TRACE": "1",
+        "ROCPROF_MEMORY_COPY_TRACE": "1",
+        "ROCPROF_MEMORY_ALLOCATION_TRACE": "1",
+        "ROCPROF_MARKER_API_TRACE": "1",
+    }
     assert "not hardware" in process[6]
     agents = query(path, "SELECT id, type, name, product_name, extdata FROM rocpd_info_agent")
     assert [agent[:4] for agent in agents] == [

@@ -9,6 +9,7 @@ from program_strategies import program_strategy
 from run_program import run_program
 from virtual_configs import CONFIGS
 
+from instrumented_runtime.devices import Kernel
 from instrumented_runtime.devices.virtual import VirtualDevice
 from instrumented_runtime.recorder import Recorder
 from tracekit.formats import read_trace, silent
@@ -25,13 +26,27 @@ def busy_by_instants(spans):
     )
 
 
+class Contending:
+    """A device whose kernels mind each other, but are otherwise those of the program."""
+
+    def __init__(self, device):
+        self._device = device
+
+    def __getattr__(self, name):
+        return getattr(self._device, name)
+
+    def launch(self, kernel, stream, reads=(), writes=()):
+        minding = Kernel(kernel.name, kernel.cost_ns, kernel.function, sensitivity=0.4)
+        self._device.launch(minding, stream, reads, writes)
+
+
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(program_strategy(), CONFIGS)
 def test_busy_and_idle_are_exactly_what_the_device_counted(program, config):
     with tempfile.TemporaryDirectory() as folder:
         with Recorder(Path(folder), environment=config.environment()) as recorder:
             device = VirtualDevice(config, recorder)
-            run_program(program, device)
+            run_program(program, Contending(device))
             device.synchronize()
             path = recorder.close()
         trace = read_trace([path], silent)

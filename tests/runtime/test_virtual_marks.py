@@ -25,6 +25,7 @@ def test_markers_round_trip_through_rocpd(tmp_path):
             marks.replay(3)
             event.synchronize()
             marks.sync(event)
+        marks.wait(event, stream)
 
     trace, _ = recorded(tmp_path, host)
     ranges = trace.table("ranges").sort("range_id")
@@ -38,6 +39,7 @@ def test_markers_round_trip_through_rocpd(tmp_path):
         f"tk1 graph 0x3 declares r:{plan}",
         "tk1 replay 0x3",
         f"tk1 sync {event}",
+        f"tk1 wait {event} stream={stream}",
     ]
     assert sorted(ranges["text"]) == sorted(texts)
     assert [parse(text).verb for text in texts] == [text.split()[1] for text in texts]

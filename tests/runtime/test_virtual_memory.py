@@ -1,9 +1,12 @@
 """Memory of the virtual device: reuse in stream order, bounds, faults."""
 
+import polars as pl
 import pytest
 from virtual_runs import device_of, kernel
 
 from instrumented_runtime.devices import MemoryFault, store_rows
+from instrumented_runtime.recorder import Recorder
+from tracekit.formats import read_trace, silent
 
 
 def test_freed_memory_is_reused_by_its_own_stream_and_by_no_other():
@@ -120,14 +123,35 @@ def test_the_host_looks_at_host_memory_only():
         ),
         (
             lambda d: d.launch(kernel("none", 0), d.null_stream),
-            "cost_ns of none: 0; give a number",
+            "cost_ns of none: 0; give a whole number",
+        ),
+        (
+            lambda d: d.launch(kernel("half", 1.5), d.null_stream),
+            "cost_ns of half: 1.5; give a whole",
+        ),
+        (
+            lambda d: d.launch(kernel("odd", 5, sensitivity=-0.5), d.null_stream),
+            "sensitivity of odd: -0.5; give a share",
+        ),
+        (
+            lambda d: d.launch(kernel("nan", 5, sensitivity=float("nan")), d.null_stream),
+            "sensitivity of nan: nan",
+        ),
+        (lambda d: d.elapse("think", -1), "count: -1 is not allowed"),
+        (lambda d: d.elapse("think", 0.5), "count: 0.5 is not allowed"),
+        (lambda d: d.stream(priority=0.5), "priority: 0.5 is not allowed"),
+        (
+            lambda d: d.copy(
+                device_of().allocate([1], "int64", name="theirs"), d.allocate([1], "int64")
+            ),
+            "theirs: is not a buffer of this device",
         ),
         (lambda d: d.stream(flags="lazy"), "flags: 'lazy' is not allowed; give blocking"),
     ],
 )
 def test_what_cannot_be_is_refused(call, said):
     with pytest.raises(ValueError, match=said):
-        call(device_of())
+        call(device_of(host_costs_ns={"think": 1}))
 
 
 def test_a_copy_of_the_first_bytes_leaves_the_others():
@@ -138,3 +162,64 @@ def test_a_copy_of_the_first_bytes_leaves_the_others():
     here.on_host().fill_(0)
     device.copy(here, there)
     assert here.on_host().tolist() == [5, 0]
+
+
+def test_freed_memory_cannot_be_used():
+    device = device_of()
+    buffer = device.allocate([1], "int64", name="plan")
+    device.free(buffer)
+    with pytest.raises(ValueError, match="plan: is freed already"):
+        device.launch(
+            kernel("a", 100, function=lambda target: target.fill_(1)),
+            device.null_stream,
+            writes=[buffer],
+        )
+
+
+def failing(device):
+    """A graph of four kernels whose second fails, beside a long kernel."""
+
+    def fail(_target):
+        raise ArithmeticError("no such plan")
+
+    main, side = device.stream(), device.stream()
+    buffer = device.allocate([1], "int64")
+    with device.capture(main) as graph:
+        for number in range(4):
+            function = fail if number == 1 else None
+            device.launch(kernel(f"k{number}", 1_000, function=function), main, writes=[buffer])
+    return graph, main, side
+
+
+@pytest.mark.parametrize("is_beside", [False, True])
+@pytest.mark.parametrize("is_graph", [False, True])
+def test_what_ran_until_a_kernel_failed_is_recorded_and_counted(tmp_path, is_beside, is_graph):
+    with Recorder(tmp_path, environment={}) as recorder:
+        device = device_of(recorder)
+        graph, main, side = failing(device)
+        if is_beside:
+            device.launch(kernel("long", 50_000), side)
+        if is_graph:
+            graph.replay(main)
+        else:
+            for number in range(3):
+                device.launch(
+                    kernel(f"k{number}", 1_000, function=broken if number == 1 else None), main
+                )
+        with pytest.raises(ArithmeticError) as error:
+            device.synchronize()
+        assert any("in kernel k1" in note for note in error.value.__notes__)
+        with pytest.raises(ArithmeticError):
+            device.host_buffer([1], "int64")
+    ops = read_trace([tmp_path / "virtual_1.db"], silent).table("ops")
+    names = {"k0", "k1", *(["long"] if is_beside else [])}
+    assert set(ops["name"].cast(pl.String)) == names
+    assert ops["end_ns"].max() - ops["start_ns"].min() == device.tally.span_ns
+    end_of_k1 = ops.filter(name="k1")["end_ns"].item()
+    assert ops["end_ns"].max() == end_of_k1
+    busy_ns = device.tally.busy_ns
+    assert busy_ns == (device.tally.span_ns if is_beside else 2_000)
+
+
+def broken():
+    raise ArithmeticError("no such plan")

@@ -72,8 +72,9 @@ def copy_time_ns(rocm):
 
 def test_a_copy_behind_shared_queues_waits_by_accident_and_one_of_its_own_does_not():
     assert copy_time_ns("7.2") > 1_000_000
-    # In the queue after 1000, dispatched after 100, 2008 long, seen 500 later.
-    assert copy_time_ns("10") == 1_000 + 100 + 2_008 + 500
+    # 8 bytes staged, 10 for the call, in the queue after 1000, dispatched after 100, 2008 long,
+    # seen 500 later.
+    assert copy_time_ns("10") == 10 + 1_000 + 100 + 2_008 + 500
 
 
 def test_work_of_the_null_stream_waits_for_blocking_streams_and_they_for_it():

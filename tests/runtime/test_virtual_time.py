@@ -1,7 +1,7 @@
 """When the virtual device runs what, worked out by hand from its constants."""
 
 import pytest
-from virtual_runs import device_of, kernel, recorded, times_of
+from virtual_runs import START_NS, device_of, kernel, recorded, times_of
 
 from instrumented_runtime.devices.virtual import Config, VirtualDevice
 
@@ -139,10 +139,10 @@ def test_a_graph_is_dispatched_as_one_packet_and_its_kernels_follow_sooner(tmp_p
         with device.capture(stream) as graph:  # begin, two launches, end, instantiate: until 60
             device.launch(kernel("a", 1_000), stream)
             device.launch(kernel("b", 500), stream)
-        graph.replay(stream)  # in the queue at 1060: what arrives does so when the call begins
+        graph.replay(stream)  # 60 to 70, in the queue at 1070
 
     trace, _ = recorded(tmp_path, host)
-    assert rows(trace) == [("a", 1_160, 2_160), ("b", 2_170, 2_670)]
+    assert rows(trace) == [("a", 1_170, 2_170), ("b", 2_180, 2_680)]
 
 
 def contended_work(device, look):
@@ -244,11 +244,15 @@ def test_kernels_do_not_contend_with_copies(tmp_path):
     assert lengths == {"reduce": 10_000, "MEMORY_COPY_HOST_TO_DEVICE": 2_008}
 
 
-def test_launch_blocking_lets_the_host_wait_for_each_kernel():
-    device = device_of(launch_blocking=True)
-    stream = device.stream()
-    device.launch(kernel("a", 5_000), stream)  # in the queue at 20 + 1000, done 6120, seen 6620
-    assert device.now_ns - 1_000_000_000 == 6_620
+def test_launch_blocking_lets_the_host_wait_for_each_kernel_inside_its_call(tmp_path):
+    def host(device):
+        # 10 to 20, in the queue at 1020, done 6120, seen 6620.
+        device.launch(kernel("a", 5_000), device.stream())
+        assert device.now_ns - START_NS == 6_620
+
+    trace, _ = recorded(tmp_path, host, launch_blocking=True)
+    (call,) = trace.table("calls").filter(kind="launch").rows(named=True)
+    assert (call["start_ns"] - START_NS, call["end_ns"] - START_NS) == (10, 6_620)
 
 
 def test_launch_blocking_holds_for_graphs_too():
@@ -257,14 +261,14 @@ def test_launch_blocking_holds_for_graphs_too():
     with device.capture(stream) as graph:  # until 50
         device.launch(kernel("a", 5_000), stream)
     graph.replay(stream)
-    assert device.now_ns - 1_000_000_000 == 50 + 1_000 + 100 + 5_000 + 500
+    assert device.now_ns - 1_000_000_000 == 60 + 1_000 + 100 + 5_000 + 500
 
 
 def test_serialising_copies_afterwards_holds_the_host_until_each_is_done():
     device = device_of(serialize_copy=2)
     there, here = device.allocate([1], "int64"), device.host_buffer([1], "int64", pinned=True)
     device.copy_async(there, here, device.stream())  # from 30
-    assert device.now_ns - 1_000_000_000 == 30 + 1_000 + 100 + 2_008 + 500
+    assert device.now_ns - 1_000_000_000 == 40 + 1_000 + 100 + 2_008 + 500
 
 
 def test_an_event_that_is_done_does_not_hold_the_host():

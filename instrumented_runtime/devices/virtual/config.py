@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
+from instrumented_runtime.recorder.layout import APIS
+
 ROCM_VERSIONS = ("7.2", "10")
 _SWITCHES = {"0": False, "1": True, "": False}
 
@@ -13,12 +15,14 @@ _SWITCHES = {"0": False, "1": True, "": False}
 class Timing:
     """What device and host take, in nanoseconds.
 
-    One constant is derived from published figures: `pending_wait_dispatch_ns` is
-    (1541 − 853) µs ÷ 512 kernels, a graph of 512 kernels with and without a wait pending in
-    another hardware queue. All others are assumed, of the size that traces show.
+    Two constants are fitted to two published figures, a graph of 512 kernels that takes 853 µs
+    alone and 1541 µs with a wait pending in another hardware queue (public pull requests to
+    SGLang): `pending_wait_dispatch_ns` is (1541 − 853) µs ÷ 512, and `graph_dispatch_ns` is
+    853 µs ÷ 512 less kernels of 1200 ns. All others are assumed, of the size that traces show.
 
     Attributes:
-        launch_latency_ns: From the return of a call until its packet is in the hardware queue.
+        launch_latency_ns: Until a packet is in the hardware queue, from when its call has taken the
+            time that it takes without waiting.
         dispatch_ns: From when a packet can run (it is there, the packet before is done) to its
             start.
         graph_dispatch_ns: The same between kernels of a graph.
@@ -60,10 +64,11 @@ class Timing:
             if name.endswith("_per_ns"):
                 _require(_is_number(value) and value > 0, f"timing.{name}", value, "a number > 0")
             elif name != "calls_ns":
-                _require(_is_count(value), f"timing.{name}", value, "a whole number ≥ 0")
+                _require(is_count(value), f"timing.{name}", value, "a whole number ≥ 0")
         _require(isinstance(self.calls_ns, Mapping), "timing.calls_ns", self.calls_ns, "a table")
+        _refuse_unknown(self.calls_ns, [api.name for api in APIS], "HIP call")
         for call, value in self.calls_ns.items():
-            _require(_is_count(value), f"timing.calls_ns[{call!r}]", value, "a whole number ≥ 0")
+            _require(is_count(value), f"timing.calls_ns[{call!r}]", value, "a whole number ≥ 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,8 @@ class Config:
             3 both.
         launch_blocking: `HIP_LAUNCH_BLOCKING`: each launch waits for its kernel.
         rocm: `7.2`: the null stream shares the hardware queues of all streams, so that a blocking
-            copy may stand behind work it is not ordered with. `10`: it has one of its own.
+            copy may stand behind work it is not ordered with. `10`: it has one of its own. That
+            this is the difference between the two is assumed.
         ordering_edges: Whether a wait pending in another queue costs dispatches nothing.
         kernel_jitter: Spread of kernel times: each is drawn between 1 − jitter and 1 + jitter of
             its cost.
@@ -104,19 +110,19 @@ class Config:
         Raises:
             ValueError: Names the field and what is allowed.
         """
-        _require(_is_count(self.seed), "seed", self.seed, "a whole number ≥ 0")
+        _require(is_count(self.seed), "seed", self.seed, "a whole number ≥ 0")
         for name in ("tensors", "launch_blocking", "ordering_edges"):
             value = getattr(self, name)
             _require(isinstance(value, bool), name, value, "true or false")
         queues = self.max_hw_queues
         _require(
-            _is_count(queues) and 1 <= queues <= 64,
+            is_count(queues) and 1 <= queues <= 64,
             "max_hw_queues",
             queues,
             "a number from 1 to 64",
         )
         copies = self.serialize_copy
-        _require(_is_count(copies) and copies <= 3, "serialize_copy", copies, "0, 1, 2 or 3")
+        _require(is_count(copies) and copies <= 3, "serialize_copy", copies, "0, 1, 2 or 3")
         _require(self.rocm in ROCM_VERSIONS, "rocm", self.rocm, " or ".join(ROCM_VERSIONS))
         jitter = self.kernel_jitter
         _require(
@@ -125,7 +131,7 @@ class Config:
         costs = self.host_costs_ns
         _require(isinstance(costs, Mapping), "host_costs_ns", costs, "a table")
         for kind, cost in costs.items():
-            _require(_is_count(cost), f"host_costs_ns[{kind!r}]", cost, "a whole number ≥ 0")
+            _require(is_count(cost), f"host_costs_ns[{kind!r}]", cost, "a whole number ≥ 0")
         _require(isinstance(self.timing, Timing), "timing", self.timing, "a table of constants")
 
     @classmethod
@@ -170,6 +176,13 @@ class Config:
         is_off = _switch("DEBUG_CLR_DISABLE_ORDERING_EDGE", text)
         return replace(config, ordering_edges=False) if is_off else config
 
+    def as_options(self) -> dict[str, object]:
+        """Return all of it as `from_options` takes it, for a trace to say what was modelled."""
+        options: dict[str, object] = {part.name: getattr(self, part.name) for part in fields(self)}
+        timing = {part.name: getattr(self.timing, part.name) for part in fields(self.timing)}
+        timing["calls_ns"] = dict(self.timing.calls_ns)
+        return options | {"host_costs_ns": dict(self.host_costs_ns), "timing": timing}
+
     def environment(self) -> dict[str, str]:
         """Return the variables that ask for this, as a trace of it records them."""
         return {
@@ -202,7 +215,8 @@ def _require(is_allowed: bool, name: str, value: object, allowed: str) -> None:
         raise ValueError(f"{name}: {value!r} is not allowed; give {allowed}")
 
 
-def _is_count(value: object) -> bool:
+def is_count(value: object) -> bool:
+    """Whether a value is a whole number from 0 on."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 

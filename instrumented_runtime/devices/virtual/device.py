@@ -2,12 +2,19 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from instrumented_runtime.devices import Buffer, Kernel, RowOutOfBoundsError, Stream, StreamFlags
+from instrumented_runtime.devices import (
+    Buffer,
+    Device,
+    Kernel,
+    RowOutOfBoundsError,
+    Stream,
+    StreamFlags,
+)
 from instrumented_runtime.devices.virtual.config import Config
 from instrumented_runtime.devices.virtual.copies import Copy, copy_between
-from instrumented_runtime.devices.virtual.graphs import Capture, Graph, Node, with_jitter
+from instrumented_runtime.devices.virtual.graphs import Capture, Node, VirtualGraph, with_jitter
 from instrumented_runtime.devices.virtual.host import Host
 from instrumented_runtime.devices.virtual.memory import Memory, VirtualBuffer
 from instrumented_runtime.devices.virtual.packets import COPY, KERNEL, Action, Queue
@@ -19,20 +26,6 @@ from instrumented_runtime.recorder.layout import API_NUMBERS
 
 _FLAGS = {"blocking": 0, "nonblocking": 1}
 _LAUNCH = API_NUMBERS["hipLaunchKernel"]
-
-
-class VirtualGraph:
-    """A captured graph that can be replayed on any stream of its device."""
-
-    def __init__(self, device: "VirtualDevice", handle: int, name: str) -> None:
-        """Make a graph that holds nothing yet."""
-        self._device = device
-        self.handle = handle
-        self.name = name or f"graph {handle:#x}"
-        self.content = Graph()
-
-    def replay(self, stream: Stream) -> None:
-        self._device.replay(self, stream)
 
 
 class VirtualDevice:
@@ -53,6 +46,13 @@ class VirtualDevice:
         """
         self.config = config = config or Config()
         self._host = Host(config, Recording(recorder))
+        if recorder is not None:
+            host = self._host
+            recorder.attach(
+                config.as_options(),
+                on_flush=host.catch_up_soon,
+                before_close=host.finish,
+            )
         self._streams = Streams(self._host)
         self._memory = Memory(config.tensors, self._host.catch_up)
         timing = config.timing
@@ -84,6 +84,8 @@ class VirtualDevice:
             return self.null_stream
         if flags not in _FLAGS:
             raise ValueError(f"flags: {flags!r} is not allowed; give {', '.join(_FLAGS)} or null")
+        if type(priority) is not int:
+            raise ValueError(f"priority: {priority!r} is not allowed; give a whole number")
         start = self._host.begin()
         stream = self._streams.add(flags, priority, name)
         arguments = (stream.handle, _FLAGS[flags], priority)
@@ -115,33 +117,34 @@ class VirtualDevice:
         number = record.kernels.get(kernel)
         if number is None:
             number = record.kernel(kernel)
-        record.call(CALL(call, THREAD, _LAUNCH, start, end, number, 1, THREADS, 0, on.handle))
         action = None
         if config.tensors and kernel.function is not None:
             action = self._action(kernel, (*reads, *writes))
         cost, sensitivity = kernel.cost_ns, kernel.sensitivity
         if on.branch is not None:
             on.branch.add(Node(cost, number, None, sensitivity, action))
-            return
-        if config.kernel_jitter:
-            factor = host.random.uniform(1 - config.kernel_jitter, 1 + config.kernel_jitter)
-            cost = max(round(cost * factor), 1)
-        queue = self._streams.ready(on) if on.is_ordered or on.queue is None else on.queue
-        arrive = end + host.latency_ns
-        queue.packets.append(
-            (KERNEL, arrive, cost, call, on.number, number, action, sensitivity, None)
-        )
-        host.until_catch_up -= 1
-        if host.until_catch_up <= 0:
-            host.catch_up()
-        if config.launch_blocking:
-            host.wait_for(host.marker(queue))
+        else:
+            if config.kernel_jitter:
+                factor = host.random.uniform(1 - config.kernel_jitter, 1 + config.kernel_jitter)
+                cost = max(round(cost * factor), 1)
+            queue = self._streams.ready(on) if on.is_ordered or on.queue is None else on.queue
+            arrive = end + config.timing.launch_latency_ns
+            queue.packets.append(
+                (KERNEL, arrive, cost, call, on.number, number, action, sensitivity, None)
+            )
+            host.until_catch_up -= 1
+            if host.until_catch_up <= 0:
+                host.catch_up()
+            if config.launch_blocking:
+                host.wait_for(host.marker(queue))
+                end = host.now_ns
+        record.call(CALL(call, THREAD, _LAUNCH, start, end, number, 1, THREADS, 0, on.handle))
 
     def copy(self, destination: Buffer, source: Buffer, *, size_bytes: int | None = None) -> None:
         self._streams.refuse_capture("hipMemcpy")
-        start = self._host.begin()
+        start = self._host.begin("hipMemcpy")
         copy = self._copy(destination, source, size_bytes)
-        self._before_copy()
+        self._before_copy(copy)
         call = self._host.record.next_call()
         queue = self._submit(copy, self._streams.null, call, copy.action())
         # Neither HIP nor CUDA lets the host wait for a copy inside device memory.
@@ -158,7 +161,7 @@ class VirtualDevice:
         size_bytes: int | None = None,
     ) -> None:
         on = self._streams.own(stream)
-        start = self._host.begin()
+        start = self._host.begin("hipMemcpyAsync")
         copy = self._copy(destination, source, size_bytes)
         call = self._host.record.next_call()
         if on.branch is not None:
@@ -166,29 +169,27 @@ class VirtualDevice:
                 raise RuntimeError("hipMemcpyAsync: pageable memory cannot be captured; pin it")
             on.branch.add(Node(copy.cost_ns, -1, copy.row, 0.0, copy.action()))
         else:
-            self._before_copy()
-            action = copy.action()
-            if source.place == "pageable":
-                self._host.catch_up()
-                action = copy.staged_action()
-                self._host.now_ns += round(copy.row[3] / self.config.timing.staging_bytes_per_ns)
+            self._before_copy(copy)
+            action = copy.staged_action() if source.place == "pageable" else copy.action()
             queue = self._submit(copy, on, call, action)
             if destination.place == "pageable" or self.config.serialize_copy & 2:
                 self._host.wait_for(self._host.marker(queue))
         self._host.end("hipMemcpyAsync", start, *copy.arguments, on.handle, call=call)
 
     def _copy(self, destination: Buffer, source: Buffer, size_bytes: int | None) -> Copy:
-        to, of = cast(VirtualBuffer, destination), cast(VirtualBuffer, source)
+        to, of = self._memory.own(destination), self._memory.own(source)
         return copy_between(to, of, size_bytes, self.config.timing)
 
-    def _before_copy(self) -> None:
+    def _before_copy(self, copy: Copy) -> None:
         if self.config.serialize_copy & 1:
             self._host.wait_for_queues(self._host.simulation.queues)
+        if copy.source.place == "pageable":
+            # The host moves it to where the device can read it.
+            self._host.now_ns += round(copy.row[3] / self.config.timing.staging_bytes_per_ns)
 
     def _submit(self, copy: Copy, stream: VirtualStream, call: int, action: Action | None) -> Queue:
         queue = self._streams.ready(stream)
-        arrive = self._host.now_ns + self._host.latency_ns
-        number = stream.number
+        arrive, number = self._host.arrival_ns, stream.number
         queue.packets.append(
             (COPY, arrive, copy.cost_ns, call, number, copy.row, action, 0.0, None)
         )
@@ -197,7 +198,7 @@ class VirtualDevice:
 
     def _action(self, kernel: Kernel, buffers: Sequence[Buffer]) -> Action:
         function = cast(Callable[..., None], kernel.function)
-        mine = [cast(VirtualBuffer, buffer) for buffer in buffers]
+        mine = [self._memory.own(buffer) for buffer in buffers]
         tensors = [buffer.tensor for buffer in mine]
 
         def action() -> None:
@@ -206,6 +207,10 @@ class VirtualDevice:
             except RowOutOfBoundsError as error:
                 self._host.lost = self._memory.fault(kernel.name, mine, error)
                 raise self._host.lost from error
+            except Exception as error:
+                error.add_note(f"in kernel {kernel.name}; the virtual device is lost")
+                self._host.lost = error
+                raise
 
         return action
 
@@ -216,7 +221,7 @@ class VirtualDevice:
             raise RuntimeError("capture: neither the null stream nor a stream twice")
         start = self._host.begin()
         self._host.end("hipStreamBeginCapture", start, on.handle, 0)
-        graph = VirtualGraph(self, self._host.new_handle(), name)
+        graph = VirtualGraph(self._replay, self._host.new_handle(), name)
         capture = Capture(graph.content, on)
         on.branch = capture.origin
         try:
@@ -232,16 +237,18 @@ class VirtualDevice:
                 if one.branch is not None and one.branch.capture is capture:
                     one.branch = None
 
-    def replay(self, graph: VirtualGraph, stream: Stream) -> None:
+    def _replay(self, graph: VirtualGraph, stream: Stream) -> None:
         """Launch a graph: its first branch on the stream's hardware queue, others beside it."""
         host, on, content = self._host, self._streams.own(stream), graph.content
         if on.branch is not None:
             raise RuntimeError("hipGraphLaunch: a graph within a capture is not modelled")
-        start = host.begin()
+        if not content.is_complete:
+            raise RuntimeError("hipGraphLaunch: the capture of this graph has not ended well")
+        start = host.begin("hipGraphLaunch")
         call = host.record.next_call()
         queue = self._streams.ready(on)
         queues = self._streams.beside(on, content.num_branches)
-        arrive = host.now_ns + host.latency_ns
+        arrive = host.arrival_ns
         jitter = self.config.kernel_jitter
         for place, packet in content.packets(queues, arrive, call, on.number):
             place.packets.append(with_jitter(packet, host.generator, jitter) if jitter else packet)
@@ -263,7 +270,7 @@ class VirtualDevice:
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        self._memory.free(cast(VirtualBuffer, buffer))
+        self._memory.free(self._memory.own(buffer))
 
     def host_buffer(
         self, shape: Sequence[int], dtype: str, *, pinned: bool = False, name: str = ""
@@ -276,7 +283,7 @@ class VirtualDevice:
 
     def synchronize(self) -> None:
         self._streams.refuse_capture("hipDeviceSynchronize")
-        start = self._host.begin()
+        start = self._host.begin("hipDeviceSynchronize")
         self._host.wait_for_queues(self._host.simulation.queues)
         self._host.end("hipDeviceSynchronize", start)
 
@@ -291,3 +298,7 @@ class VirtualDevice:
 
     def pop(self) -> None:
         self._host.record.pop(self.now_ns)
+
+
+if TYPE_CHECKING:
+    _DEVICE: type[Device] = VirtualDevice

@@ -1,11 +1,12 @@
 """Graphs: what is captured of each stream, and the packets a replay makes of it."""
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
+from instrumented_runtime.devices import Stream
 from instrumented_runtime.devices.virtual.packets import (
     BARRIER,
     RUN,
@@ -119,6 +120,7 @@ class Capture:
                     "record an event in it and let the captured stream wait for that"
                 )
         self.graph.num_branches = len(self._branches)
+        self.graph.is_complete = True
 
     def _close_run(self, branch: Branch) -> None:
         nodes = branch.nodes
@@ -144,6 +146,7 @@ class Graph:
     steps: list[_Step] = field(default_factory=list)
     num_branches: int = 1
     num_ops: int = 0
+    is_complete: bool = False
 
     def packets(
         self, queues: Sequence[Queue], arrive_ns: int, call: int, stream: int
@@ -180,3 +183,19 @@ def with_jitter(packet: Packet, generator: np.random.Generator, jitter: float) -
         run.actions,
     )
     return (kind, arrive, cost, call, stream, changed, action, sensitivity, signal)
+
+
+class VirtualGraph:
+    """A captured graph that can be replayed on any stream of its device."""
+
+    def __init__(
+        self, replay: "Callable[[VirtualGraph, Stream], None]", handle: int, name: str
+    ) -> None:
+        """Make a graph that holds nothing yet; `replay` launches it."""
+        self._replay = replay
+        self.handle = handle
+        self.name = name or f"graph {handle:#x}"
+        self.content = Graph()
+
+    def replay(self, stream: Stream) -> None:
+        self._replay(self, stream)

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from instrumented_runtime.devices import MemoryFault
-from instrumented_runtime.devices.virtual.config import Config
+from instrumented_runtime.devices.virtual.config import Config, is_count
 from instrumented_runtime.devices.virtual.packets import BARRIER, EMPTY, Queue, Signal
 from instrumented_runtime.devices.virtual.recording import Recording
-from instrumented_runtime.devices.virtual.simulation import Simulation
+from instrumented_runtime.devices.virtual.simulation import FOREVER, Simulation
 from instrumented_runtime.recorder.layout import APIS
 
 # The device runs at the latest when so many packets wait, so that memory stays bounded.
@@ -21,7 +20,7 @@ class Host:
 
     Attributes:
         now_ns: Its clock, virtual.
-        lost: The fault after which every call fails, if any.
+        lost: What a kernel raised, if any; then every call raises it.
         until_catch_up: How many packets may be queued until the device is let run.
     """
 
@@ -31,10 +30,10 @@ class Host:
         self.record = record
         self.now_ns = 1_000_000_000
         self.simulation = Simulation(config, record)
-        self.lost: MemoryFault | None = None
+        self.lost: Exception | None = None
         timing = config.timing
         self._costs_ns = {api.name: timing.call_ns for api in APIS} | dict(timing.calls_ns)
-        self.latency_ns = config.timing.launch_latency_ns
+        self._submitted_ns = 0
         self.random = random.Random(config.seed)
         self.generator = np.random.default_rng(config.seed)
         self._handles = 0x5581_0000_0000
@@ -45,14 +44,20 @@ class Host:
         self._handles += 0x40
         return self._handles
 
-    def begin(self) -> int:
+    @property
+    def arrival_ns(self) -> int:
+        """When a packet of the call that is being made is in its hardware queue."""
+        return max(self._submitted_ns, self.now_ns) + self.config.timing.launch_latency_ns
+
+    def begin(self, api: str = "") -> int:
         """Begin a call; return its start.
 
         Raises:
-            MemoryFault: The device is lost.
+            Exception: What a kernel raised: the device is lost.
         """
         if self.lost is not None:
             raise self.lost
+        self._submitted_ns = self.now_ns + self._costs_ns.get(api, 0)
         return self.now_ns
 
     def end(self, api: str, start: int, *arguments: int, call: int | None = None) -> int:
@@ -65,11 +70,13 @@ class Host:
         """Work `count` times what `kind` costs.
 
         Raises:
-            ValueError: The kind has no cost.
+            ValueError: The kind has no cost, or the count is below 0.
         """
         costs = self.config.host_costs_ns
         if kind not in costs:
             raise ValueError(f"kind: {kind!r} has no cost; known: {', '.join(costs) or 'none'}")
+        if not is_count(count):
+            raise ValueError(f"count: {count} is not allowed; give a whole number ≥ 0")
         self.now_ns += costs[kind] * count
 
     def submitted(self, packets: int) -> None:
@@ -78,9 +85,19 @@ class Host:
         if self.until_catch_up <= 0:
             self.catch_up()
 
+    def catch_up_soon(self) -> None:
+        """Ask for it from another thread; the next packet does it."""
+        self.until_catch_up = 0
+
+    def finish(self) -> None:
+        """Let the device do all that is queued, and close the ranges that are open."""
+        if self.lost is None:
+            self.simulation.advance(FOREVER)
+        self.record.close(self.now_ns)
+
     def barrier(self, queue: Queue, signal: Signal | None, waits: Sequence[Signal] = ()) -> None:
         """Queue a barrier packet."""
-        arrive = self.now_ns + self.latency_ns
+        arrive = self.arrival_ns
         queue.packets.append((BARRIER, arrive, 0, 0, 0, waits, None, 0.0, signal))
 
     def marker(self, queue: Queue) -> Signal:
@@ -92,6 +109,8 @@ class Host:
     def catch_up(self) -> None:
         """Let the device do all that it does by now."""
         self.until_catch_up = _PACKETS_AT_MOST
+        if self.lost is not None:
+            raise self.lost
         self.simulation.advance(self.now_ns)
 
     def wait_for(self, signal: Signal) -> None:

@@ -6,7 +6,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from instrumented_runtime.devices import DTYPE_BYTES, MemoryFault, Place, RowOutOfBoundsError
+from instrumented_runtime.devices import (
+    DTYPE_BYTES,
+    Buffer,
+    MemoryFault,
+    Place,
+    RowOutOfBoundsError,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +67,7 @@ class Memory:
     _device_top: int = _DEVICE_HEAP
     _host_top: int = _HOST_HEAP
     _free: dict[int, list[tuple[int, int, "Tensor | None"]]] = field(default_factory=dict)
-    _places: list[tuple[int, int, str]] = field(default_factory=list)
+    _places: dict[int, tuple[int, str]] = field(default_factory=dict)
 
     def allocate(
         self, shape: Sequence[int], dtype: str, pool: int, name: str
@@ -77,24 +83,34 @@ class Memory:
             storage = _storage(block_bytes) if self.with_tensors else None
         else:
             block_bytes, address, storage = blocks.pop(fit)
-        label = name or f"buffer_{len(self._places)}"
-        self._places.append((address, size_bytes, label))
+        label = name or f"buffer_{(address - _DEVICE_HEAP) // BLOCK_BYTES}"
+        self._places[address] = (size_bytes, label)
         tensor = _shaped(storage, shape, dtype)
         buffer = VirtualBuffer(
             label, "device", address, size_bytes, tensor, self, pool, block_bytes, storage
         )
         return buffer, fit is None
 
+    def own(self, buffer: Buffer) -> VirtualBuffer:
+        """Return a buffer that may be used.
+
+        Raises:
+            ValueError: It is another device's, or freed.
+        """
+        if not isinstance(buffer, VirtualBuffer) or buffer.owner is not self:
+            raise ValueError(f"{buffer.name}: is not a buffer of this device")
+        if buffer.is_freed:
+            raise ValueError(f"{buffer.name}: is freed already")
+        return buffer
+
     def free(self, buffer: VirtualBuffer) -> None:
         """Give device memory back to its stream.
 
         Raises:
-            ValueError: It is host memory, or was given back before.
+            ValueError: It is host memory.
         """
         if buffer.place != "device":
             raise ValueError(f"{buffer.name}: is host memory; only device memory is freed")
-        if buffer.is_freed:
-            raise ValueError(f"{buffer.name}: is freed already")
         buffer.is_freed = True
         block = (buffer.block_bytes, buffer.address, buffer.storage)
         insort(self._free[buffer.pool], block, key=_size_and_address)
@@ -117,17 +133,23 @@ class Memory:
         """Return the fault that a store out of bounds is, with the address it went to."""
         target = error.target
         row_bytes = int(target.stride(0) * target.element_size())
-        address = error.row * row_bytes
-        for buffer in buffers:
-            offset = 0 if buffer.storage is None else target.data_ptr() - buffer.storage.data_ptr()
-            if 0 <= offset < max(buffer.block_bytes, 1):
-                address = buffer.address + offset + error.row * row_bytes
+        inside = (
+            buffer.address + target.data_ptr() - buffer.storage.data_ptr()
+            for buffer in buffers
+            if buffer.storage is not None
+            and 0 <= target.data_ptr() - buffer.storage.data_ptr() < buffer.block_bytes
+        )
+        start = next(inside, None)
+        if start is None:
+            nearest = "none: it stored to a tensor that is no buffer of its launch"
+            return MemoryFault(kernel, error.row * row_bytes, nearest)
+        address = start + error.row * row_bytes
 
-        def distance(place: tuple[int, int, str]) -> int:
-            start, size_bytes, _ = place
+        def distance(place: tuple[int, tuple[int, str]]) -> int:
+            start, (size_bytes, _) = place
             return max(start - address, address - (start + size_bytes) + 1, 0)
 
-        start, size_bytes, name = min(reversed(self._places), key=distance)
+        start, (size_bytes, name) = min(self._places.items(), key=distance)
         return MemoryFault(kernel, address, f"{name} at {start:#x}, {size_bytes} bytes")
 
 

@@ -6,6 +6,7 @@ from struct import Struct
 import numpy as np
 
 from instrumented_runtime.devices import Kernel
+from instrumented_runtime.devices.virtual.config import is_count
 from instrumented_runtime.devices.virtual.packets import Int64s, Packet
 from instrumented_runtime.recorder import Recorder
 from instrumented_runtime.recorder.layout import API_NUMBERS, TABLES
@@ -53,8 +54,12 @@ class Recording:
 
     def kernel(self, kernel: Kernel) -> int:
         """Return the number of a kernel launched for the first time."""
-        if kernel.cost_ns < 1:
-            raise ValueError(f"cost_ns of {kernel.name}: {kernel.cost_ns}; give a number ≥ 1")
+        if not is_count(kernel.cost_ns) or not kernel.cost_ns:
+            problem = f"{kernel.cost_ns}; give a whole number ≥ 1"
+            raise ValueError(f"cost_ns of {kernel.name}: {problem}")
+        if not kernel.sensitivity >= 0:
+            problem = f"{kernel.sensitivity}; give a share ≥ 0"
+            raise ValueError(f"sensitivity of {kernel.name}: {problem}")
         recorder = self._recorder
         number = recorder.kernel(kernel.name) if recorder else len(self.kernels)
         self.kernels[kernel] = number
@@ -125,6 +130,11 @@ class Recording:
         text, call, start_ns = self._open.pop()
         if self._recorder:
             self._marker((call, THREAD, self._recorder.text(text), start_ns, now_ns))
+
+    def close(self, now_ns: int) -> None:
+        """Close all ranges that are open: the recording ends before they do."""
+        while self._open:
+            self.pop(now_ns)
 
 
 def _nowhere(_rows: object) -> None:

@@ -23,6 +23,7 @@ from instrumented_runtime.devices.virtual.packets import (
     RUNNING,
     STARTING,
     WHAT,
+    Action,
     Packet,
     Queue,
     Signal,
@@ -38,7 +39,7 @@ class Simulation:
     """All hardware queues of a device, and what they did so far.
 
     Attributes:
-        queues: In order of their first use.
+        queues: In order of their first use; the host adds them.
         tally: Busy and idle time as the device itself counts them.
     """
 
@@ -56,12 +57,6 @@ class Simulation:
         self._sensitive_running = 0
         self._record = record
         self._dispatched, self._copied = record.dispatch, record.copy
-
-    def add_queue(self, number: int) -> Queue:
-        """Add a hardware queue."""
-        queue = Queue(number)
-        self.queues.append(queue)
-        return queue
 
     def advance(self, until_ns: int, signal: Signal | None = None) -> None:
         """Run the device up to and including a moment, or until a signal is done.
@@ -116,42 +111,42 @@ class Simulation:
         Nothing contends, and whether a wait is pending elsewhere cannot change before a signal is
         done, so each packet is an addition. Stops at barriers, signals, and what ends too late.
         """
+        if queue.packets[0][KIND] == RUN:
+            return self._run_graph_alone(queue, until_ns)
         packets = queue.packets
         gap = self._dispatch_ns + (self._pending_ns if self._pending else 0)
         free = queue.free_ns
         number = queue.number
         began = busy = 0
         record = self._dispatched
-        any_done = False
-        while packets:
-            kind, arrive, cost, call, stream, what, action, _, signal = packets[0]
-            start = (arrive if arrive > free else free) + gap  # noqa: FURB136  in the hot loop
-            end = start + cost
-            if kind == RUN and not any_done:
-                return self._run_graph_alone(queue, until_ns)
-            if kind not in _SIMPLE or end > until_ns:
-                break
-            packets.popleft()
-            if not any_done:
-                began, any_done = start, True
-            busy += cost
-            free = end
-            if kind == KERNEL:
-                record(DISPATCH(call, what, number, stream, start, end, 1, THREADS))
-            else:
-                self._copied(COPIED(call, *what, stream, start, end))
-            if action is not None:
-                action()
-            if signal is not None:
+        try:
+            while packets and packets[0][KIND] in _SIMPLE:
+                kind, arrive, cost, call, stream, what, action, _, signal = packets[0]
+                start = (arrive if arrive > free else free) + gap  # noqa: FURB136  in the hot loop
+                end = start + cost
+                if end > until_ns:
+                    break
+                packets.popleft()
+                began = began if busy else start
+                busy += cost
+                free = end
+                if kind == KERNEL:
+                    record(DISPATCH(call, what, number, stream, start, end, 1, THREADS))
+                else:
+                    self._copied(COPIED(call, *what, stream, start, end))
+                if action is not None:
+                    action()
+                if signal is not None:
+                    self._complete(signal, end)
+                    break
+        finally:
+            # Also where an action raised: what ran until then counts.
+            if busy:
                 queue.free_ns = free
-                self._complete(signal, free)
-                break
-        if any_done:
-            queue.free_ns = free
-            queue.busy_ns += busy
-            self.tally.alone(began, free, busy)
-            self._settle(queue)
-        return any_done
+                queue.busy_ns += busy
+                self.tally.alone(began, free, busy)
+                self._settle(queue)
+        return busy > 0
 
     def _run_graph_alone(self, queue: Queue, until_ns: int) -> bool:
         """Run as many kernels of a graph's branch as end in time, all at once."""
@@ -166,15 +161,20 @@ class Simulation:
         count = int(np.searchsorted(ends, until_ns, "right"))
         if not count:
             return False
-        starts = ends[:count] - costs[:count]
-        self._record.run(packet, queue.number, place, starts, ends[:count])
-        for action in run.actions[place : place + count]:
-            if action is not None:
-                action()
-        busy = int(costs[:count].sum())
-        queue.busy_ns += busy
-        self.tally.alone(int(starts[0]), int(ends[count - 1]), busy)
-        self._move_on(queue, packet, place + count, int(ends[count - 1]))
+        done = 0 if run.actions else count
+        try:
+            for action in run.actions[place : place + count]:
+                done += 1
+                if action is not None:
+                    action()
+        finally:
+            # Also where an action raised: what ran until then counts.
+            starts = ends[:done] - costs[:done]
+            self._record.run(packet, queue.number, place, starts, ends[:done])
+            busy = int(costs[:done].sum())
+            queue.busy_ns += busy
+            self.tally.alone(int(starts[0]), int(ends[done - 1]), busy)
+            self._move_on(queue, packet, place + done, int(ends[done - 1]))
         return True
 
     def _move_on(self, queue: Queue, packet: Packet, place: int, end_ns: int) -> None:
@@ -234,14 +234,30 @@ class Simulation:
                 self._contend(now)
 
     def _finish(self, queue: Queue) -> None:
-        packet = queue.packets[0]
-        kind, _, _, call, stream, what, action, _, _ = packet
-        place, begun, end = queue.place, queue.begun_ns, queue.next_ns
-        if kind == BARRIER:
+        packet, place, end = queue.packets[0], queue.place, queue.next_ns
+        if packet[KIND] == BARRIER:
             # A wait that was pending is released.
             self._pending -= 1
             self._move_on(queue, packet, 0, end)
             return
+        action = self._stop(queue, end)
+        self._move_on(queue, packet, place + 1, end)
+        if action is None:
+            return
+        try:
+            action()
+        except Exception:
+            # The device is lost: whatever runs beside it ends here too.
+            for other in self.queues:
+                if other.state == RUNNING and other.packets[0][KIND] != BARRIER:
+                    self._stop(other, end)
+            raise
+
+    def _stop(self, queue: Queue, end: int) -> Action | None:
+        """Account for and record what runs in a queue; return what it does to tensors."""
+        packet = queue.packets[0]
+        kind, _, _, call, stream, what, action, _, _ = packet
+        begun = queue.begun_ns
         self.tally.end(end)
         queue.busy_ns += end - begun
         if kind == KERNEL:
@@ -250,8 +266,8 @@ class Simulation:
             self._copied(COPIED(call, *what, stream, begun, end))
         else:
             bounds = np.array([[begun], [end]], np.int64)
-            self._record.run(packet, queue.number, place, bounds[0], bounds[1])
-            action = what.actions[place] if what.actions else None
+            self._record.run(packet, queue.number, queue.place, bounds[0], bounds[1])
+            action = what.actions[queue.place] if what.actions else None
         if queue.sensitivity >= 0:
             self._kernels_running -= 1
             if queue.sensitivity > 0:
@@ -259,9 +275,7 @@ class Simulation:
             queue.sensitivity = -1.0
             if self._sensitive_running:
                 self._contend(end)
-        if action is not None:
-            action()
-        self._move_on(queue, packet, place + 1, end)
+        return action
 
     def _contend(self, now_ns: int) -> None:
         """Change the speed of kernels that mind how many run beside them."""

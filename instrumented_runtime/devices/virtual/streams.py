@@ -36,7 +36,7 @@ class VirtualStream:
     def synchronize(self) -> None:
         streams = self.streams
         streams.refuse_capture("hipStreamSynchronize")
-        start = streams.host.begin()
+        start = streams.host.begin("hipStreamSynchronize")
         if self.flags == "null":
             streams.ready(self)  # which lets it wait for blocking streams, and so the host
         streams.host.wait_for_queues([self.queue] if self.queue else [])
@@ -56,7 +56,7 @@ class VirtualEvent:
     def record(self, stream: Stream) -> None:
         on = self._streams.own(stream)
         host = self._streams.host
-        start = host.begin()
+        start = host.begin("hipEventRecord")
         if on.branch is not None:
             self._captured = on.branch.record()
         else:
@@ -68,7 +68,7 @@ class VirtualEvent:
     def wait(self, stream: Stream) -> None:
         on = self._streams.own(stream)
         host = self._streams.host
-        start = host.begin()
+        start = host.begin("hipStreamWaitEvent")
         moment = self._captured
         if moment is not None and moment.branch.capture.is_open:
             if on.branch is None:
@@ -86,7 +86,7 @@ class VirtualEvent:
     def query(self) -> bool:
         self._streams.refuse_capture("hipEventQuery")
         host = self._streams.host
-        start = host.begin()
+        start = host.begin("hipEventQuery")
         host.catch_up()
         is_done = self._signal is None or self._signal.done_ns is not None
         host.end("hipEventQuery", start, self.handle)
@@ -180,7 +180,8 @@ class Streams:
     def _add_queue(self, pool: list[Queue]) -> None:
         number = len(self.host.simulation.queues) + 1
         self.host.record.queue(number)
-        pool.append(self.host.simulation.add_queue(number))
+        pool.append(Queue(number))
+        self.host.simulation.queues.append(pool[-1])
 
     def refuse_capture(self, call: str) -> None:
         """Refuse what a capture cannot hold.
