@@ -111,10 +111,24 @@ class Event(Protocol):
 class Graph(Protocol):
     """Captured work, replayed by one call."""
 
-    def replay(self, stream: Stream) -> None: ...
+    def replay(self, stream: Stream) -> None:
+        """Launch all of it, in stream order; it may be replayed while it still runs."""
 
 
-class Device(Protocol):
+class Markers(Protocol):
+    """Where markers go: whatever the trace of this process records."""
+
+    def mark(self, text: str) -> None:
+        """Write an instant."""
+
+    def push(self, text: str) -> None:
+        """Open a range on this thread."""
+
+    def pop(self) -> None:
+        """Close the innermost range of this thread."""
+
+
+class Device(Markers, Protocol):
     """What the engine runs on."""
 
     @property
@@ -151,7 +165,8 @@ class Device(Protocol):
 
     def host_buffer(
         self, shape: Sequence[int], dtype: str, *, pinned: bool = False, name: str = ""
-    ) -> Buffer: ...
+    ) -> Buffer:
+        """Return host memory, zero; `pinned` is what the device can copy while the host runs on."""
 
     def launch(
         self,
@@ -159,7 +174,12 @@ class Device(Protocol):
         stream: Stream,
         reads: Sequence[Buffer] = (),
         writes: Sequence[Buffer] = (),
-    ) -> None: ...
+    ) -> None:
+        """Queue a kernel; its function gets the tensors of `reads`, then of `writes`.
+
+        Raises:
+            ValueError: A buffer is freed or another device's.
+        """
 
     def copy(self, destination: Buffer, source: Buffer, *, size_bytes: int | None = None) -> None:
         """Copy as `hipMemcpy` does: on the null stream, and the host waits for it.
@@ -206,11 +226,6 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Block the host until every stream is done."""
-
-    # Markers, on whatever the device's trace records.
-    def mark(self, text: str) -> None: ...
-    def push(self, text: str) -> None: ...
-    def pop(self) -> None: ...
 
 
 class MemoryFault(RuntimeError):

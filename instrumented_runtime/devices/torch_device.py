@@ -11,7 +11,7 @@ from functools import cached_property
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from instrumented_runtime.devices import Buffer, Device, Kernel, Stream, StreamFlags
+from instrumented_runtime.devices import Buffer, Device, Kernel, Markers, Stream, StreamFlags
 from instrumented_runtime.devices.runtime_library import RuntimeLibrary
 from instrumented_runtime.devices.torch_memory import (
     TorchBuffer,
@@ -19,7 +19,6 @@ from instrumented_runtime.devices.torch_memory import (
     own_buffer,
     torch_dtype,
 )
-from instrumented_runtime.marks.backends import Backend
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +95,7 @@ class TorchDevice:
     such launch, or the first capture, calibrates that and holds the host for some milliseconds.
     """
 
-    def __init__(self, index: int = 0, marker: Backend | None = None) -> None:
+    def __init__(self, index: int = 0, marker: Markers | None = None) -> None:
         """Take a GPU.
 
         Args:

@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Literal
 
-from instrumented_runtime.devices import Buffer, Event, Stream
+from instrumented_runtime.devices import Buffer, Event, Markers, Stream
 from instrumented_runtime.marks.backends import (
     BACKEND_NAMES,
-    Backend,
     BackendError,
     backend_named,
 )
@@ -20,7 +19,6 @@ from instrumented_runtime.marks.grammar import Statement, Value, clean, parse, w
 
 __all__ = [
     "BACKEND_NAMES",
-    "Backend",
     "BackendError",
     "Marks",
     "Statement",
@@ -52,7 +50,7 @@ _NO_RANGE = _NoRange()
 class _Range:
     __slots__ = ("_backend", "_text")
 
-    def __init__(self, backend: Backend, text: str) -> None:
+    def __init__(self, backend: Markers, text: str) -> None:
         self._backend, self._text = backend, text
 
     def __enter__(self) -> None:
@@ -70,7 +68,7 @@ class Marks:
 
     __slots__ = ("_backend",)
 
-    def __init__(self, backend: Backend | None = None) -> None:
+    def __init__(self, backend: Markers | None = None) -> None:
         self._backend = backend
 
     def stream(self, stream: Stream, device: int = 0) -> None:

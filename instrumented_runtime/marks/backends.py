@@ -9,15 +9,8 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
-
-class Backend(Protocol):
-    """Something that records text; a device is one, too."""
-
-    def mark(self, text: str) -> None: ...
-    def push(self, text: str) -> None: ...
-    def pop(self) -> None: ...
+from instrumented_runtime.devices import Markers
 
 
 class BackendError(Exception):
@@ -137,7 +130,7 @@ def _torch_is_for_cuda() -> bool:
     return torch.version.cuda is not None
 
 
-_BACKENDS: dict[str, Callable[[], Backend]] = {
+_BACKENDS: dict[str, Callable[[], Markers]] = {
     "roctx": _Roctx,
     "nvtx": _Nvtx,
     "record_function": _RecordFunction,
@@ -145,7 +138,7 @@ _BACKENDS: dict[str, Callable[[], Backend]] = {
 BACKEND_NAMES = ("auto", *_BACKENDS, "off")
 
 
-def backend_named(name: str) -> Backend | None:
+def backend_named(name: str) -> Markers | None:
     """Return a backend by its name, or None for `off`.
 
     `auto` asks who is likely to listen: nvtx if `NVTX_INJECTION64_PATH` names a profiler's library,
@@ -168,7 +161,7 @@ def backend_named(name: str) -> Backend | None:
         raise BackendError(f"markers {name!r}: {error}; choose {_choices()}") from None
 
 
-def _first_there() -> Backend | None:
+def _first_there() -> Markers | None:
     nvtx_first = ["nvtx"] if os.environ.get("NVTX_INJECTION64_PATH") else []
     for name in [*nvtx_first, "roctx", "record_function"]:
         try:

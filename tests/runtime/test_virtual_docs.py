@@ -24,6 +24,7 @@ def test_the_example_runs_and_its_report_is_the_device_s_own_account(tmp_path):
     assert device.name == "virtual-gfx950"
     assert (device.span_ns, device.busy_ns) == (span_ns, busy_ns)
     assert sum(device.idle_ns_by_cause.values()) == idle_ns
+    assert "rocpd.model" in {note.code for note in report.notes}
     (finding,) = report.findings
     assert finding.evidence["call"] == "hipEventSynchronize"
     # Two of three preparations have work behind them.

@@ -47,12 +47,8 @@ class VirtualDevice:
         self.config = config = config or Config()
         self._host = Host(config, Recording(recorder))
         if recorder is not None:
-            host = self._host
-            recorder.attach(
-                config.as_options(),
-                on_flush=host.catch_up_soon,
-                before_close=host.finish,
-            )
+            soon, finish = self._host.catch_up_soon, self._host.finish
+            recorder.attach(config.as_options(), on_flush=soon, before_close=finish)
         self._streams = Streams(self._host)
         self._memory = Memory(config.tensors, self._host.catch_up)
         timing = config.timing
@@ -176,9 +172,9 @@ class VirtualDevice:
                 self._host.wait_for(self._host.marker(queue))
         self._host.end("hipMemcpyAsync", start, *copy.arguments, on.handle, call=call)
 
-    def _copy(self, destination: Buffer, source: Buffer, size_bytes: int | None) -> Copy:
-        to, of = self._memory.own(destination), self._memory.own(source)
-        return copy_between(to, of, size_bytes, self.config.timing)
+    def _copy(self, to: Buffer, of: Buffer, size_bytes: int | None) -> Copy:
+        own = self._memory.own
+        return copy_between(own(to), own(of), size_bytes, self.config.timing)
 
     def _before_copy(self, copy: Copy) -> None:
         if self.config.serialize_copy & 1:
@@ -189,10 +185,8 @@ class VirtualDevice:
 
     def _submit(self, copy: Copy, stream: VirtualStream, call: int, action: Action | None) -> Queue:
         queue = self._streams.ready(stream)
-        arrive, number = self._host.arrival_ns, stream.number
-        queue.packets.append(
-            (COPY, arrive, copy.cost_ns, call, number, copy.row, action, 0.0, None)
-        )
+        arrive, cost, number = self._host.arrival_ns, copy.cost_ns, stream.number
+        queue.packets.append((COPY, arrive, cost, call, number, copy.row, action, 0.0, None))
         self._host.submitted(1)
         return queue
 

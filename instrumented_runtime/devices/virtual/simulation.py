@@ -39,7 +39,7 @@ class Simulation:
     """All hardware queues of a device, and what they did so far.
 
     Attributes:
-        queues: In order of their first use; the host adds them.
+        queues: In order of their first use; streams add them.
         tally: Busy and idle time as the device itself counts them.
     """
 
@@ -48,13 +48,10 @@ class Simulation:
         timing = config.timing
         self.queues: list[Queue] = []
         self.tally = Tally()
-        self._dispatch_ns = timing.dispatch_ns
-        self._graph_dispatch_ns = timing.graph_dispatch_ns
+        self._dispatch_ns, self._graph_dispatch_ns = timing.dispatch_ns, timing.graph_dispatch_ns
         self._pending_ns = 0 if config.ordering_edges else timing.pending_wait_dispatch_ns
         self._release_ns = timing.wait_release_ns
-        self._pending = 0
-        self._kernels_running = 0
-        self._sensitive_running = 0
+        self._pending = self._kernels_running = self._sensitive_running = 0
         self._record = record
         self._dispatched, self._copied = record.dispatch, record.copy
 
@@ -171,16 +168,15 @@ class Simulation:
             # Also where an action raised: what ran until then counts.
             starts = ends[:done] - costs[:done]
             self._record.run(packet, queue.number, place, starts, ends[:done])
-            busy = int(costs[:done].sum())
+            busy, end = int(costs[:done].sum()), int(ends[done - 1])
             queue.busy_ns += busy
-            self.tally.alone(int(starts[0]), int(ends[done - 1]), busy)
-            self._move_on(queue, packet, place + done, int(ends[done - 1]))
+            self.tally.alone(int(starts[0]), end, busy)
+            self._move_on(queue, packet, place + done, end)
         return True
 
     def _move_on(self, queue: Queue, packet: Packet, place: int, end_ns: int) -> None:
         """Go to the next kernel of a run, or to the next packet."""
-        queue.free_ns = end_ns
-        queue.place = place
+        queue.free_ns, queue.place = end_ns, place
         if packet[KIND] == RUN and place < len(packet[WHAT].costs_ns):
             queue.state, queue.next_ns = READY, end_ns
             return

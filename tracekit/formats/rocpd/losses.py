@@ -25,6 +25,9 @@ class Losses:
     unplaced_counters: int
 
 
+# What the agents of a modelled device are called.
+_VIRTUAL = "virtual-"
+
 # Per count: code, severity, and what it means.
 _COUNTED = {
     "clamped": (
@@ -86,8 +89,24 @@ def losses_notes(
         for name, (code, severity, meaning) in _COUNTED.items()
         if (count := getattr(losses, name))
     ]
-    found = [*structure_notes(capture), *_host_side(capture, frames), *_device_side(frames)]
+    found = [
+        *_model(capture),
+        *structure_notes(capture),
+        *_host_side(capture, frames),
+        *_device_side(frames),
+    ]
     return [Note(*note, source) for note in found] + counted
+
+
+def _model(capture: Capture) -> Iterator[tuple[str, Severity, str, int]]:
+    names = {str(name) for (name,) in capture.rows("rocpd_info_agent", ["name"])}
+    if any(name.startswith(_VIRTUAL) for name in names):
+        yield (
+            "rocpd.model",
+            Severity.NOTICE,
+            "Recorded by a model of a GPU in virtual time: no time in it was measured",
+            1,
+        )
 
 
 def _host_side(
