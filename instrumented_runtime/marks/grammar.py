@@ -17,7 +17,7 @@ MAX_NAME = 64
 _IN_NAMES = r"!#-:<-\[\]-~"
 _NOT_IN_NAMES = re.compile(rf"[^{_IN_NAMES}]")
 _NOT_IN_TEXT = re.compile(rf"[^ {_IN_NAMES}]")
-_IS_TK1 = re.compile(rf"{PREFIX}\b")
+_IS_TK1 = re.compile(rf"{PREFIX}(?:\s|$)")
 _KEY = re.compile(r"[a-z][a-z0-9_]*")
 
 Declared = tuple[tuple[str, int], ...]

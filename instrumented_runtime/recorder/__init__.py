@@ -64,8 +64,8 @@ class Recorder:
         Raises:
             RecorderError: The database or a spool of this pid is already there.
         """
-        if pid < 1:
-            raise ValueError(f"pid must be at least 1, not {pid}")
+        if type(pid) is not int or not 1 <= pid < 1 << 31:
+            raise ValueError(f"pid must be a whole number from 1 to 2^31 − 1, not {pid}")
         self._database = database_path(directory, pid)
         if self._database.exists():
             raise RecorderError(f"{self._database}: exists; move it, or record elsewhere")
@@ -110,12 +110,17 @@ class Recorder:
     ) -> None:
         """Take note of the device that fills the rows.
 
+        Raises:
+            RecorderError: A device is attached already: its numbers of calls would clash.
+
         Args:
             model: What is modelled, as the trace is to say it; part of what its guid is made of.
             on_flush: Called by the spooling thread after each flush, to ask for what is not in the
                 rows yet.
             before_close: Called by `close`, to put in the rows what is still to come.
         """
+        if self._before_close:
+            raise RecorderError(f"{self._database}: is of another device; take a new Recorder")
         self._spool.note({"kind": "model", "number": 0, "name": json.dumps(model, sort_keys=True)})
         self._on_flush.append(on_flush)
         self._before_close.append(before_close)
@@ -124,22 +129,23 @@ class Recorder:
         """Let the device finish, make the database, remove the spool; return the database's path.
 
         Raises:
-            RecorderError: The database came to be meanwhile. The spool is kept.
-            OSError: It cannot be written (no space, say). What was spooled is kept.
+            RecorderError: The database came to be meanwhile.
+            OSError: It cannot be written (no space, say).
+
+        Whatever is raised, all is kept: `close` can be called again, or the spool finalised when
+        the process has ended.
         """
         if self._closed:
             return self._database
         self._stop.set()
         self._flusher.join()
-        try:
-            for finish in self._before_close:
-                finish()
-            self._spool.flush(self.rows)
-            write_database(self._spool.path, self._database)
-            self._spool.remove()
-            self._closed = True
-        finally:
-            self._spool.close()
+        for finish in self._before_close:
+            finish()
+        self._spool.flush(self.rows)
+        write_database(self._spool.path, self._database)
+        self._spool.remove()
+        self._spool.close()
+        self._closed = True
         return self._database
 
     def __enter__(self) -> Self:

@@ -57,6 +57,7 @@ class SpoolWriter:
                 f"{path}: is the spool of another recording; finalise or remove it first"
             ) from None
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
+        self._is_closed = False
         self._names = os.open(path / _NAMES, flags, 0o644)
         fcntl.flock(self._names, fcntl.LOCK_EX)
         self.note({"format": FORMAT, **process})
@@ -67,8 +68,19 @@ class SpoolWriter:
         self._written = dict.fromkeys(TABLES, 0)
 
     def note(self, line: Mapping[str, Any]) -> None:
-        """Append one line to the names, at once."""
-        _write_all(self._names, json.dumps(line).encode() + b"\n")
+        """Append one line to the names, at once and whole or not at all.
+
+        Raises:
+            RecorderError: The spool is closed.
+        """
+        if self._is_closed:
+            raise RecorderError(f"{self.path}: this recording has ended")
+        size = os.fstat(self._names).st_size
+        try:
+            _write_all(self._names, json.dumps(line).encode() + b"\n")
+        except OSError:
+            os.ftruncate(self._names, size)
+            raise
 
     def flush(self, rows: Mapping[str, "array[int]"]) -> None:
         """Write what the arrays hold and delete it from their front.
@@ -93,6 +105,7 @@ class SpoolWriter:
 
     def close(self) -> None:
         """Close all files, which gives the lock back."""
+        self._is_closed = True
         for file in (*self._files.values(), self._names):
             os.close(file)
 
@@ -164,8 +177,10 @@ def _read_names(
             kind: {} for kind in ("kernel", "text", "stream", "queue", "model")
         }
         for note in notes:
-            names[note["kind"]][note["number"]] = note["name"]
-    except (ValueError, KeyError, TypeError):
+            # SQLite takes no halves of characters.
+            name = note["name"].encode(errors="replace").decode()
+            names[note["kind"]][note["number"]] = name
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise RecorderError(f"{path}: is not what a recorder wrote, or is damaged") from None
     return process, names
 

@@ -211,7 +211,7 @@ def test_keys_come_in_any_order_and_unknown_ones_are_ignored():
         ("tk1 sync", "a statement begins with a verb and what it is about"),
         ("tk1 sync 0x1 ", "words are separated by one space, and none ends the text"),
         ("tk1 step  1", "words are separated by one space, and none ends the text"),
-        ("tk1;step 1", "character ';' is not allowed"),
+        ("tk1 step 1;", "character ';' is not allowed"),
         ("tk1 step 1\n", r"character '\n' is not allowed"),
         ("tk1 step 1 kind=é", "character 'é' is not allowed"),
         ('tk1 step 1 kind="a"', "character '\"' is not allowed"),
@@ -284,3 +284,8 @@ def test_every_marker_text_in_the_document_is_true():
     texts = re.findall(r'[`"](tk1 [^`"]+)[`"]', DOCUMENT)
     assert len(texts) > len(VERBS)
     assert all(write(parse(text)) == text for text in texts)
+
+
+def test_text_that_only_begins_like_ours_is_left_alone():
+    for text in ("tk1-model loaded", "tk1.", "tk12 step 1"):
+        assert parse(text) is None

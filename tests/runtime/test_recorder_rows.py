@@ -281,6 +281,7 @@ def test_tracekit_reads_copies_and_ranges(tmp_path, frame):
     assert {note.code for note in trace.notes} == {
         # The copy from host to host; the stream's flags and the poll's name are not in such files.
         "rocpd.copies-without-op",
+        "rocpd.model",
         "rocpd.stream-flags-unknown",
         "rocpd.calls-unnamed",
     }

@@ -20,6 +20,11 @@ from instrumented_runtime.devices.virtual import Config, Timing, VirtualDevice
         ({"host_costs_ns": 5}, "host_costs_ns: 5 is not allowed"),
         ({"timing": {"dispatch_ns": -1}}, "timing.dispatch_ns: -1 is not allowed"),
         ({"timing": {"copy_bytes_per_ns": 0}}, "timing.copy_bytes_per_ns: 0 is not allowed"),
+        ({"timing": {"dispatch_ns": 10**30}}, "timing.dispatch_ns: 1000"),
+        (
+            {"timing": {"calls_ns": {"hipLaunchKernl": 1}}},
+            "no such HIP call; did you mean hipLaunchK",
+        ),
         ({"timing": 3}, "timing: 3 is not allowed"),
         ({"max_queues": 4}, "max_queues: no such option; did you mean max_hw_queues"),
         ({"timing": {"dispach_ns": 1}}, "dispach_ns: no such option of timing; did you mean disp"),
@@ -49,7 +54,12 @@ def test_ordering_edges_are_switched_off_by_the_environment():
 
 @pytest.mark.parametrize(
     ("variable", "text"),
-    [("GPU_MAX_HW_QUEUES", "many"), ("AMD_SERIALIZE_COPY", "-1"), ("HIP_LAUNCH_BLOCKING", "yes")],
+    [
+        ("GPU_MAX_HW_QUEUES", "many"),
+        ("GPU_MAX_HW_QUEUES", "٣"),
+        ("AMD_SERIALIZE_COPY", "-1"),
+        ("HIP_LAUNCH_BLOCKING", "yes"),
+    ],
 )
 def test_a_variable_that_makes_no_sense_is_refused_by_name(variable, text):
     with pytest.raises(ValueError, match=f"{variable}: '{text}' is not allowed"):

@@ -137,6 +137,8 @@ def test_the_host_looks_at_host_memory_only():
             lambda d: d.launch(kernel("nan", 5, sensitivity=float("nan")), d.null_stream),
             "sensitivity of nan: nan",
         ),
+        (lambda d: d.launch(kernel("huge", 1 << 62), d.null_stream), "cost_ns of huge"),
+        (lambda d: d.allocate([1.5], "int64"), r"shape: \(1.5,\) is not allowed"),
         (lambda d: d.elapse("think", -1), "count: -1 is not allowed"),
         (lambda d: d.elapse("think", 0.5), "count: 0.5 is not allowed"),
         (lambda d: d.stream(priority=0.5), "priority: 0.5 is not allowed"),

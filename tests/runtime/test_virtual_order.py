@@ -239,3 +239,58 @@ def test_a_stream_of_another_device_is_refused():
     stream = device_of().stream(name="theirs")
     with pytest.raises(ValueError, match="theirs is not a stream of this device"):
         device_of().launch(kernel("a", 100), stream)
+
+
+def test_two_captures_do_not_mix():
+    device = device_of()
+    one, two, event = device.stream(), device.stream(), device.event()
+    with device.capture(one), device.capture(two):
+        event.record(one)
+        with pytest.raises(RuntimeError, match="the event belongs to another capture"):
+            event.wait(two)
+
+
+def test_a_wait_for_an_event_that_was_never_recorded_is_nothing_in_a_capture_too():
+    device = device_of()
+    stream = device.stream()
+    with device.capture(stream) as graph:
+        device.event().wait(stream)
+        device.launch(kernel("a", 100), stream)
+    graph.replay(stream)
+    device.synchronize()
+    assert device.tally.busy_ns == 100
+
+
+def test_a_graph_whose_capture_failed_or_goes_on_cannot_be_replayed():
+    device = device_of()
+    stream, other = device.stream(), device.stream()
+    graphs = []
+
+    def fail():
+        with device.capture(stream) as graph:
+            graphs.append(graph)
+            with pytest.raises(RuntimeError, match="has not ended well"):
+                graph.replay(other)
+            device.launch(kernel("a", 100), stream)
+            raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        fail()
+    with pytest.raises(RuntimeError, match="has not ended well"):
+        graphs[0].replay(stream)
+
+
+def test_the_null_streams_order_costs_an_idle_device_nothing():
+    lasted = []
+    for first in ("null", "blocking"):
+        device = device_of()
+        blocking = device.stream(flags="blocking")
+        streams = {"null": device.null_stream, "blocking": blocking}
+        device.launch(kernel("a", 100), streams[first])  # takes the lower queue
+        device.synchronize()
+        device.null_stream.synchronize()
+        before = device.now_ns
+        device.launch(kernel("b", 100), blocking)
+        blocking.synchronize()
+        lasted.append(device.now_ns - before)
+    assert lasted == [10 + 1_000 + 100 + 100 + 500] * 2

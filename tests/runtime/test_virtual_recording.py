@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from virtual_runs import START_NS, device_of, kernel
 
-from instrumented_runtime.recorder import Recorder
+from instrumented_runtime.recorder import Recorder, RecorderError
 from tracekit.formats import read_trace, silent
 
 ENDLESS = """
@@ -133,3 +133,49 @@ def test_time_is_the_same_with_tensors_and_without(tmp_path, rocm):
         found.append(ops.select(pl.col("name").cast(pl.String), "queue_id", "start_ns", "end_ns"))
     assert found[0].height == 3 * 6
     assert found[0].equals(found[1])
+
+
+def test_after_its_end_a_recording_takes_nothing_and_touches_no_other_file(tmp_path):
+    recorder = Recorder(tmp_path, environment={})
+    device = device_of(recorder)
+    device.launch(kernel("a", 100), device.null_stream)
+    path = recorder.close()
+    before = path.read_bytes()
+    others = [(tmp_path / f"other_{number}").open("w+") for number in range(8)]
+    with pytest.raises(RuntimeError, match="the recording of this device has ended"):
+        device.launch(kernel("b", 100), device.null_stream)
+    with pytest.raises(RecorderError, match="this recording has ended"):
+        recorder.text("late")
+    for file in others:
+        assert file.read() == ""
+        file.close()
+    assert path.read_bytes() == before
+    assert recorder.close() == path
+
+
+def test_a_second_device_on_one_recorder_is_refused(tmp_path):
+    with Recorder(tmp_path, environment={}) as recorder:
+        device_of(recorder)
+        with pytest.raises(RecorderError, match="is of another device"):
+            device_of(recorder)
+
+
+def test_a_close_that_failed_can_be_repeated(tmp_path):
+    recorder = Recorder(tmp_path, environment={})
+    device = device_of(recorder)
+    device.launch(kernel("a", 100), device.null_stream)
+    taken = tmp_path / "virtual_1.db"
+    taken.write_text("somebody's")
+    with pytest.raises(RecorderError, match="exists"):
+        recorder.close()
+    taken.unlink()
+    trace = read_trace([recorder.close()], silent)
+    assert trace.table("ops").height == 1
+
+
+def test_half_a_character_in_a_name_does_not_cost_the_recording(tmp_path):
+    with Recorder(tmp_path, environment={}) as recorder:
+        device = device_of(recorder)
+        device.launch(kernel("half \ud800", 100), device.null_stream)
+    trace = read_trace([tmp_path / "virtual_1.db"], silent)
+    assert trace.table("ops")["name"].cast(pl.String).to_list() == ["half ?"]

@@ -8,6 +8,8 @@ from types import MappingProxyType
 from instrumented_runtime.recorder.layout import APIS
 
 ROCM_VERSIONS = ("7.2", "10")
+# Of any time or count: 2.8 hours in nanoseconds, of which a million fit a clock of 64 bits.
+MOST = 10_000_000_000_000
 _SWITCHES = {"0": False, "1": True, "": False}
 
 
@@ -62,7 +64,12 @@ class Timing:
         for name in _names(self):
             value = getattr(self, name)
             if name.endswith("_per_ns"):
-                _require(_is_number(value) and value > 0, f"timing.{name}", value, "a number > 0")
+                _require(
+                    _is_number(value) and 1e-6 <= value <= 1e6,
+                    f"timing.{name}",
+                    value,
+                    "a number from 1e-6 to 1e6",
+                )
             elif name != "calls_ns":
                 _require(is_count(value), f"timing.{name}", value, "a whole number ≥ 0")
         _require(isinstance(self.calls_ns, Mapping), "timing.calls_ns", self.calls_ns, "a table")
@@ -167,7 +174,12 @@ class Config:
             ("AMD_SERIALIZE_COPY", "serialize_copy"),
         ):
             if text := environment.get(variable):
-                _require(text.isdecimal(), variable, text, "a whole number")
+                _require(
+                    text.isascii() and text.isdecimal() and len(text) < 9,
+                    variable,
+                    text,
+                    "a whole number",
+                )
                 read[name] = int(text)
         if (text := environment.get("HIP_LAUNCH_BLOCKING")) is not None:
             read["launch_blocking"] = _switch("HIP_LAUNCH_BLOCKING", text)
@@ -216,8 +228,8 @@ def _require(is_allowed: bool, name: str, value: object, allowed: str) -> None:
 
 
 def is_count(value: object) -> bool:
-    """Whether a value is a whole number from 0 on."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    """Whether a value is a whole number from 0 to `MOST`."""
+    return type(value) is int and 0 <= value <= MOST
 
 
 def _is_number(value: object) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from instrumented_runtime.devices.virtual.config import Timing
+from instrumented_runtime.devices.virtual.config import Timing, is_count
 from instrumented_runtime.devices.virtual.memory import VirtualBuffer
 from instrumented_runtime.devices.virtual.packets import Action
 
@@ -62,7 +62,7 @@ def copy_between(
         raise ValueError("copy: both sides are host memory; one has to be device memory")
     most = min(destination.size_bytes, source.size_bytes)
     size_bytes = most if size_bytes is None else size_bytes
-    if not 0 <= size_bytes <= most:
+    if not is_count(size_bytes) or size_bytes > most:
         raise ValueError(f"size_bytes: {size_bytes} is not allowed; give 0 to {most}")
     cost_ns = max(timing.copy_ns + round(size_bytes / timing.copy_bytes_per_ns), 1)
     row = (_DIRECTIONS[is_device], destination.address, source.address, size_bytes)

@@ -11,7 +11,7 @@ from instrumented_runtime.devices.virtual.recording import Recording
 from instrumented_runtime.devices.virtual.simulation import FOREVER, Simulation
 from instrumented_runtime.recorder.layout import APIS
 
-# The device runs at the latest when so many packets wait, so that memory stays bounded.
+# The device runs at the latest after so many packets, so that what is done is not kept.
 _PACKETS_AT_MOST = 20_000
 
 
@@ -94,10 +94,12 @@ class Host:
         if self.lost is None:
             self.simulation.advance(FOREVER)
         self.record.close(self.now_ns)
+        self.lost = self.lost or RuntimeError("the recording of this device has ended")
 
     def barrier(self, queue: Queue, signal: Signal | None, waits: Sequence[Signal] = ()) -> None:
         """Queue a barrier packet."""
         arrive = self.arrival_ns
+        self.until_catch_up -= 1
         queue.packets.append((BARRIER, arrive, 0, 0, 0, waits, None, 0.0, signal))
 
     def marker(self, queue: Queue) -> Signal:

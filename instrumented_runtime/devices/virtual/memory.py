@@ -13,6 +13,7 @@ from instrumented_runtime.devices import (
     Place,
     RowOutOfBoundsError,
 )
+from instrumented_runtime.devices.virtual.config import is_count
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -149,7 +150,8 @@ class Memory:
             start, (size_bytes, _) = place
             return max(start - address, address - (start + size_bytes) + 1, 0)
 
-        start, (size_bytes, name) = min(self._places.items(), key=distance)
+        nowhere = (start, (0, "no device memory"))
+        start, (size_bytes, name) = min(self._places.items(), key=distance, default=nowhere)
         return MemoryFault(kernel, address, f"{name} at {start:#x}, {size_bytes} bytes")
 
 
@@ -160,7 +162,7 @@ def _size_and_address(block: "tuple[int, int, Tensor | None]") -> tuple[int, int
 def _size_bytes(shape: Sequence[int], dtype: str) -> int:
     if dtype not in DTYPE_BYTES:
         raise ValueError(f"dtype: {dtype!r} is not allowed; give one of {', '.join(DTYPE_BYTES)}")
-    if any(length < 0 for length in shape):
+    if not all(is_count(length) for length in shape):
         raise ValueError(f"shape: {tuple(shape)} is not allowed; give lengths ≥ 0")
     return prod(shape) * DTYPE_BYTES[dtype]
 

@@ -1,8 +1,8 @@
 """The device in virtual time: hardware queues, barriers, pending waits and contention.
 
 The host hands packets over ahead of time, each with the moment it arrives; `advance` then runs the
-device up to a moment before which nothing more can arrive, so what it decides is final. Of events
-at one moment the lowest queue number comes first.
+device up to a moment before which nothing more can arrive, so what it decides is final. At one
+moment the lowest queue number comes first, and what waits behind a packet is dispatched as it ends.
 """
 
 from math import ceil
@@ -205,8 +205,7 @@ class Simulation:
         if not waits:
             self._move_on(queue, packet, 0, queue.next_ns)
             return
-        queue.state = BLOCKED
-        queue.waits_for = len(waits)
+        queue.state, queue.begun_ns, queue.waits_for = BLOCKED, queue.next_ns, len(waits)
         self._pending += 1
         for signal in waits:
             signal.waiters.append(queue)
@@ -291,9 +290,10 @@ class Simulation:
         for queue in signal.waiters:
             queue.waits_for -= 1
             if not queue.waits_for:
-                # Until it is released the wait is still polled, and costs the others.
+                # Until it is released the wait is still polled, and costs the others; one that was
+                # pending for no time was not pending.
                 queue.state = RUNNING
-                queue.next_ns = now_ns + self._release_ns
+                queue.next_ns = now_ns + (self._release_ns if queue.begun_ns < now_ns else 0)
         signal.waiters.clear()
 
 

@@ -71,14 +71,16 @@ class VirtualEvent:
         start = host.begin("hipStreamWaitEvent")
         moment = self._captured
         if moment is not None and moment.branch.capture.is_open:
+            if on.branch is not None and on.branch.capture is not moment.branch.capture:
+                raise RuntimeError("hipStreamWaitEvent: the event belongs to another capture")
             if on.branch is None:
                 on.branch = moment.branch.capture.branch_of(on)
             on.branch.wait(moment)
-        elif on.branch is not None:
+        elif on.branch is not None and (moment is not None or self._signal is not None):
             raise RuntimeError(
                 "hipStreamWaitEvent: a captured stream cannot wait for an event recorded outside"
             )
-        elif self._signal is not None:
+        elif self._signal is not None and on.branch is None:
             # In the queue of the record it is satisfied by order, and a satisfied wait is free.
             host.barrier(self._streams.ready(on), None, [self._signal])
         host.end("hipStreamWaitEvent", start, on.handle, self.handle, 0)
