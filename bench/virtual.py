@@ -2,8 +2,8 @@
 
     python bench/virtual.py [--ops 1000000] [--rounds 5]
 
-Seconds are of CPU, all threads. An op is a dispatch or a copy with the HIP call behind it; of a
-graph each kernel is one. Three programs, recorded to a spool and not:
+Each round in a fresh process; seconds are of CPU, all threads. An op is a dispatch or a copy with
+the HIP call behind it; of a graph each kernel is one. Three programs, recorded to a spool and not:
 
 - launches: kernels on one stream, one call each.
 - streams: kernels on two streams that run side by side and wait for each other, and copies.
@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -109,9 +111,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in PROGRAMS}
-    for _ in range(arguments.rounds):
-        for name, program in PROGRAMS.items():
-            runs[name].append(measured(program, arguments.ops))
+    fresh = {"mp_context": get_context("spawn"), "max_tasks_per_child": 1}
+    with ProcessPoolExecutor(1, **fresh) as pool:
+        for _ in range(arguments.rounds):
+            for name, program in PROGRAMS.items():
+                runs[name].append(pool.submit(measured, program, arguments.ops).result())
     worst = float("inf")
     for name, rates in runs.items():
         for what in rates[0]:

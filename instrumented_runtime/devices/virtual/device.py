@@ -52,6 +52,7 @@ class VirtualDevice:
         self._streams = Streams(self._host)
         self._memory = Memory(config.tensors, self._host.catch_up)
         timing = config.timing
+        self._latency_ns = timing.launch_latency_ns
         self._launch_ns = timing.calls_ns.get("hipLaunchKernel", timing.call_ns)
 
     @property
@@ -124,7 +125,7 @@ class VirtualDevice:
                 factor = host.random.uniform(1 - config.kernel_jitter, 1 + config.kernel_jitter)
                 cost = max(round(cost * factor), 1)
             queue = self._streams.ready(on) if on.is_ordered or on.queue is None else on.queue
-            arrive = end + config.timing.launch_latency_ns
+            arrive = end + self._latency_ns
             queue.packets.append(
                 (KERNEL, arrive, cost, call, on.number, number, action, sensitivity, None)
             )

@@ -34,6 +34,7 @@ class Host:
         timing = config.timing
         self._costs_ns = {api.name: timing.call_ns for api in APIS} | dict(timing.calls_ns)
         self._submitted_ns = 0
+        self._latency_ns = timing.launch_latency_ns
         self.random = random.Random(config.seed)
         self.generator = np.random.default_rng(config.seed)
         self._handles = 0x5581_0000_0000
@@ -47,7 +48,8 @@ class Host:
     @property
     def arrival_ns(self) -> int:
         """When a packet of the call that is being made is in its hardware queue."""
-        return max(self._submitted_ns, self.now_ns) + self.config.timing.launch_latency_ns
+        submitted, now = self._submitted_ns, self.now_ns
+        return (submitted if submitted > now else now) + self._latency_ns  # noqa: FURB136  hot
 
     def begin(self, api: str = "") -> int:
         """Begin a call; return its start.

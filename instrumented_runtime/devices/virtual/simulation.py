@@ -52,8 +52,7 @@ class Simulation:
         self._pending_ns = 0 if config.ordering_edges else timing.pending_wait_dispatch_ns
         self._release_ns = timing.wait_release_ns
         self._pending = self._kernels_running = self._sensitive_running = 0
-        self._record = record
-        self._dispatched, self._copied = record.dispatch, record.copy
+        self._record, self._dispatched, self._copied = record, record.dispatch, record.copy
 
     def advance(self, until_ns: int, signal: Signal | None = None) -> None:
         """Run the device up to and including a moment, or until a signal is done.
@@ -93,8 +92,8 @@ class Simulation:
     def _settle(self, queue: Queue) -> None:
         """Look at the first packet: it begins when it has arrived and the one before is done."""
         if queue.packets:
-            queue.state = READY
-            queue.next_ns = max(queue.free_ns, queue.packets[0][ARRIVES_NS])
+            free, arrive = queue.free_ns, queue.packets[0][ARRIVES_NS]
+            queue.state, queue.next_ns = READY, max(arrive, free)
         else:
             queue.state = EMPTY
 
@@ -280,10 +279,11 @@ class Simulation:
                 continue
             slowdown = 1 + queue.sensitivity * beside
             if slowdown != queue.slowdown:
-                queue.remaining_ns -= (now_ns - queue.updated_ns) / queue.slowdown
-                queue.updated_ns = now_ns
-                queue.slowdown = slowdown
-                queue.next_ns = now_ns + ceil(max(queue.remaining_ns, 0) * slowdown)
+                # Rounding may leave less than nothing of one that ends now.
+                remaining = queue.remaining_ns - (now_ns - queue.updated_ns) / queue.slowdown
+                queue.remaining_ns = remaining if remaining > 0 else 0.0
+                queue.updated_ns, queue.slowdown = now_ns, slowdown
+                queue.next_ns = now_ns + ceil(queue.remaining_ns * slowdown)
 
     def _complete(self, signal: Signal, now_ns: int) -> None:
         signal.done_ns = now_ns
