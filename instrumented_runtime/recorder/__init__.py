@@ -78,8 +78,8 @@ class Recorder:
         self._spool = SpoolWriter(spool_path(directory, pid), process)
         self.rows: dict[str, array[int]] = {table: array("q") for table in TABLES}
         self._numbers: dict[str, dict[str, int]] = {"kernel": {}, "text": {}}
-        self._before_close: list[Callable[[], None]] = []
-        self._on_flush: list[Callable[[], None]] = []
+        self._on_flush: Callable[[], None] | None = None
+        self._before_close: Callable[[], None] | None = None
         self._closed = False
         self._stop = threading.Event()
         self._flusher = threading.Thread(target=self._flush_until_stopped, daemon=True)
@@ -119,11 +119,10 @@ class Recorder:
                 rows yet.
             before_close: Called by `close`, to put in the rows what is still to come.
         """
-        if self._before_close:
+        if self._before_close is not None:
             raise RecorderError(f"{self._database}: is of another device; take a new Recorder")
         self._spool.note({"kind": "model", "number": 0, "name": json.dumps(model, sort_keys=True)})
-        self._on_flush.append(on_flush)
-        self._before_close.append(before_close)
+        self._on_flush, self._before_close = on_flush, before_close
 
     def close(self) -> Path:
         """Let the device finish, make the database, remove the spool; return the database's path.
@@ -139,8 +138,8 @@ class Recorder:
             return self._database
         self._stop.set()
         self._flusher.join()
-        for finish in self._before_close:
-            finish()
+        if self._before_close is not None:
+            self._before_close()
         self._spool.flush(self.rows)
         write_database(self._spool.path, self._database)
         self._spool.remove()
@@ -172,5 +171,5 @@ class Recorder:
             # A failure is tried again next time, and at last by `close`, which raises it.
             with suppress(OSError):
                 self._spool.flush(self.rows)
-            for ask in self._on_flush:
-                ask()
+            if self._on_flush is not None:
+                self._on_flush()

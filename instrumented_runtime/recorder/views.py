@@ -44,6 +44,12 @@ _SAMPLED = (
     + _PROCESS_OF.format("k")
     + _THREAD_OF.format("k")
 )
+_OF_MEMORY = (
+    _join("rocpd_event", "e", "m.event_id")
+    + _CATEGORY
+    + _PROCESS_OF.format("m")
+    + _THREAD_OF.format("m")
+)
 _GPU_AND_COPY_TIME = """
         SELECT guid, agent_id, start, "end" FROM rocpd_kernel_dispatch
         UNION ALL
@@ -179,10 +185,7 @@ FROM rocpd_memory_copy m"""
     + _join("rocpd_info_agent", "src", "m.src_agent_id")
     + _left("rocpd_info_queue", "q", "m.queue_id")
     + _left("rocpd_info_stream", "st", "m.stream_id")
-    + _join("rocpd_event", "e", "m.event_id")
-    + _CATEGORY
-    + _PROCESS_OF.format("m")
-    + _THREAD_OF.format("m"),
+    + _OF_MEMORY,
     "memory_allocations": f"""
 SELECT m.id, m.guid, category.string AS category, m.nid, p.pid, t.tid, m.start, m."end",
     m."end" - m.start AS duration, m.type, m.level, a.name AS agent_name,
@@ -193,10 +196,7 @@ FROM rocpd_memory_allocate m"""
     + _left("rocpd_info_agent", "a", "m.agent_id")
     + _left("rocpd_info_queue", "q", "m.queue_id")
     + _left("rocpd_info_stream", "st", "m.stream_id")
-    + _join("rocpd_event", "e", "m.event_id")
-    + _CATEGORY
-    + _PROCESS_OF.format("m")
-    + _THREAD_OF.format("m"),
+    + _OF_MEMORY,
     "scratch_memory": f"""
 SELECT m.id, m.guid, m.nid, p.pid, m.type AS operation, a.name AS agent_name,
     {_agent("a", "agent")},
@@ -205,10 +205,7 @@ SELECT m.id, m.guid, m.nid, p.pid, m.type AS operation, a.name AS agent_name,
     {_STACK}, category.string AS category, e.extdata AS event_extdata
 FROM rocpd_memory_allocate m"""
     + _left("rocpd_info_agent", "a", "m.agent_id")
-    + _join("rocpd_event", "e", "m.event_id")
-    + _CATEGORY
-    + _PROCESS_OF.format("m")
-    + _THREAD_OF.format("m")
+    + _OF_MEMORY
     + "\nWHERE m.level = 'SCRATCH' ORDER BY m.start",
     "counters_collection": f"""
 SELECT min(v.id) AS id, v.guid, d.dispatch_id, d.kernel_id, e.id AS event_id, e.correlation_id,

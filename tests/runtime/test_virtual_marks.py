@@ -1,8 +1,9 @@
 """Markers of a program on the virtual device come out of its rocpd file as they were written."""
 
 import polars as pl
-from virtual_runs import START_NS, kernel, recorded
+from virtual_runs import START_NS, recorded
 
+from instrumented_runtime.devices import Kernel
 from instrumented_runtime.marks import Marks, parse
 
 
@@ -18,7 +19,7 @@ def test_markers_round_trip_through_rocpd(tmp_path):
         marks.buffer(plan)
         with marks.step(7, kind="verify", batch_size=8, tokens=26):
             marks.use(plan, "r")
-            device.launch(kernel("a", 5_000), stream, reads=[plan])
+            device.launch(Kernel("a", 5_000), stream, reads=[plan])
             event.record(stream)
             marks.record(event, stream)
             marks.graph(3, reads=[plan])

@@ -2,9 +2,9 @@
 
 import polars as pl
 import pytest
-from virtual_runs import device_of, kernel
+from virtual_runs import device_of
 
-from instrumented_runtime.devices import MemoryFault, store_rows
+from instrumented_runtime.devices import Kernel, MemoryFault, store_rows
 from instrumented_runtime.recorder import Recorder
 from tracekit.formats import read_trace, silent
 
@@ -30,11 +30,11 @@ def test_a_reused_block_is_written_in_stream_order():
     device = device_of()
     stream = device.stream()
     old, kept = device.allocate([1], "int64", stream=stream), device.allocate([1], "int64")
-    device.launch(kernel("fill", 9_000, function=lambda t: t.fill_(3)), stream, writes=[old])
-    device.launch(kernel("keep", 9_000, function=lambda s, t: t.copy_(s)), stream, [old], [kept])
+    device.launch(Kernel("fill", 9_000, function=lambda t: t.fill_(3)), stream, writes=[old])
+    device.launch(Kernel("keep", 9_000, function=lambda s, t: t.copy_(s)), stream, [old], [kept])
     device.free(old)
     new = device.allocate([1], "int64", stream=stream)
-    device.launch(kernel("fill", 9_000, function=lambda t: t.fill_(8)), stream, writes=[new])
+    device.launch(Kernel("fill", 9_000, function=lambda t: t.fill_(8)), stream, writes=[new])
     device.synchronize()
     seen = device.host_buffer([1], "int64")
     device.copy(seen, kept)
@@ -60,7 +60,7 @@ def scattering(device, row, width=4):
     here.on_host().fill_(row)
     device.copy(rows, here)
     values = torch.ones(1, width, dtype=torch.int64)
-    reduce = kernel("reduce", 100, function=lambda r, t: store_rows(t, r, values))
+    reduce = Kernel("reduce", 100, function=lambda r, t: store_rows(t, r, values))
     device.launch(reduce, device.null_stream, reads=[rows], writes=[output])
     return output
 
@@ -93,7 +93,7 @@ def test_after_a_fault_the_device_is_lost():
     for call in (
         device.synchronize,
         device.event,
-        lambda: device.launch(kernel("a", 1), device.null_stream),
+        lambda: device.launch(Kernel("a", 1), device.null_stream),
     ):
         with pytest.raises(MemoryFault, match="reduce"):
             call()
@@ -122,22 +122,22 @@ def test_the_host_looks_at_host_memory_only():
             "size_bytes: 9 is not allowed; give 0 to 8",
         ),
         (
-            lambda d: d.launch(kernel("none", 0), d.null_stream),
+            lambda d: d.launch(Kernel("none", 0), d.null_stream),
             "cost_ns of none: 0; give a whole number",
         ),
         (
-            lambda d: d.launch(kernel("half", 1.5), d.null_stream),
+            lambda d: d.launch(Kernel("half", 1.5), d.null_stream),
             "cost_ns of half: 1.5; give a whole",
         ),
         (
-            lambda d: d.launch(kernel("odd", 5, sensitivity=-0.5), d.null_stream),
+            lambda d: d.launch(Kernel("odd", 5, sensitivity=-0.5), d.null_stream),
             "sensitivity of odd: -0.5; give a share",
         ),
         (
-            lambda d: d.launch(kernel("nan", 5, sensitivity=float("nan")), d.null_stream),
+            lambda d: d.launch(Kernel("nan", 5, sensitivity=float("nan")), d.null_stream),
             "sensitivity of nan: nan",
         ),
-        (lambda d: d.launch(kernel("huge", 1 << 62), d.null_stream), "cost_ns of huge"),
+        (lambda d: d.launch(Kernel("huge", 1 << 62), d.null_stream), "cost_ns of huge"),
         (lambda d: d.allocate([1.5], "int64"), r"shape: \(1.5,\) is not allowed"),
         (lambda d: d.elapse("think", -1), "count: -1 is not allowed"),
         (lambda d: d.elapse("think", 0.5), "count: 0.5 is not allowed"),
@@ -172,7 +172,7 @@ def test_freed_memory_cannot_be_used():
     device.free(buffer)
     with pytest.raises(ValueError, match="plan: is freed already"):
         device.launch(
-            kernel("a", 100, function=lambda target: target.fill_(1)),
+            Kernel("a", 100, function=lambda target: target.fill_(1)),
             device.null_stream,
             writes=[buffer],
         )
@@ -189,7 +189,7 @@ def failing(device):
     with device.capture(main) as graph:
         for number in range(4):
             function = fail if number == 1 else None
-            device.launch(kernel(f"k{number}", 1_000, function=function), main, writes=[buffer])
+            device.launch(Kernel(f"k{number}", 1_000, function=function), main, writes=[buffer])
     return graph, main, side
 
 
@@ -200,13 +200,13 @@ def test_what_ran_until_a_kernel_failed_is_recorded_and_counted(tmp_path, is_bes
         device = device_of(recorder)
         graph, main, side = failing(device)
         if is_beside:
-            device.launch(kernel("long", 50_000), side)
+            device.launch(Kernel("long", 50_000), side)
         if is_graph:
             graph.replay(main)
         else:
             for number in range(3):
                 device.launch(
-                    kernel(f"k{number}", 1_000, function=broken if number == 1 else None), main
+                    Kernel(f"k{number}", 1_000, function=broken if number == 1 else None), main
                 )
         with pytest.raises(ArithmeticError) as error:
             device.synchronize()

@@ -1,20 +1,22 @@
 """What the virtual device orders, and what it leaves to chance: bytes tell."""
 
 import pytest
-from virtual_runs import device_of, kernel
+from virtual_runs import device_of
+
+from instrumented_runtime.devices import Kernel
 
 LONG_NS = 50_000
 
 
 def filling(value):
-    return kernel(f"fill_{value}", LONG_NS, function=lambda target: target.fill_(value))
+    return Kernel(f"fill_{value}", LONG_NS, function=lambda target: target.fill_(value))
 
 
 def adding():
     def add(source, target):
         target.add_(source)
 
-    return kernel("add", 100, function=add)
+    return Kernel("add", 100, function=add)
 
 
 def host_value(device, buffer):
@@ -64,7 +66,7 @@ def copy_time_ns(rocm):
     device = device_of(rocm=rocm)
     there, here = device.allocate([1], "int64"), device.host_buffer([1], "int64")
     for _ in range(5):
-        device.launch(kernel("prefill", 1_000_000), device.stream())
+        device.launch(Kernel("prefill", 1_000_000), device.stream())
     start = device.now_ns
     device.copy(there, here)
     return device.now_ns - start
@@ -91,7 +93,7 @@ def test_to_synchronise_the_null_stream_is_to_wait_for_blocking_streams_too():
     for flags, is_done in (("blocking", True), ("nonblocking", False)):
         device = device_of()
         stream, event = device.stream(flags=flags), device.event()
-        device.launch(kernel("delay", LONG_NS), stream)
+        device.launch(Kernel("delay", LONG_NS), stream)
         event.record(stream)
         device.null_stream.synchronize()
         assert event.query() == is_done
@@ -132,7 +134,7 @@ def test_a_pinned_source_is_read_when_the_copy_runs_and_a_pageable_one_at_the_ca
         stream = device.stream()
         there, here = device.allocate([1], "int64"), device.host_buffer([1], "int64", pinned=pinned)
         here.on_host().fill_(5)
-        device.launch(kernel("delay", LONG_NS), stream)
+        device.launch(Kernel("delay", LONG_NS), stream)
         device.copy_async(there, here, stream)
         here.on_host().fill_(9)
         assert host_value(device, there) == expected
@@ -197,11 +199,11 @@ def test_a_branch_that_is_not_joined_is_refused():
         with device.capture(main):
             fork.record(main)
             fork.wait(side)
-            device.launch(kernel("a", 100), side)
+            device.launch(Kernel("a", 100), side)
 
     with pytest.raises(RuntimeError, match="was not joined back"):
         capture()
-    device.launch(kernel("a", 100), side)  # and the stream is usable again
+    device.launch(Kernel("a", 100), side)  # and the stream is usable again
     device.synchronize()
     assert device.tally.busy_ns == 100
 
@@ -238,7 +240,7 @@ def test_what_a_capture_cannot_hold_is_refused(what, said):
 def test_a_stream_of_another_device_is_refused():
     stream = device_of().stream(name="theirs")
     with pytest.raises(ValueError, match="theirs is not a stream of this device"):
-        device_of().launch(kernel("a", 100), stream)
+        device_of().launch(Kernel("a", 100), stream)
 
 
 def test_two_captures_do_not_mix():
@@ -255,7 +257,7 @@ def test_a_wait_for_an_event_that_was_never_recorded_is_nothing_in_a_capture_too
     stream = device.stream()
     with device.capture(stream) as graph:
         device.event().wait(stream)
-        device.launch(kernel("a", 100), stream)
+        device.launch(Kernel("a", 100), stream)
     graph.replay(stream)
     device.synchronize()
     assert device.tally.busy_ns == 100
@@ -271,7 +273,7 @@ def test_a_graph_whose_capture_failed_or_goes_on_cannot_be_replayed():
             graphs.append(graph)
             with pytest.raises(RuntimeError, match="has not ended well"):
                 graph.replay(other)
-            device.launch(kernel("a", 100), stream)
+            device.launch(Kernel("a", 100), stream)
             raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
@@ -286,11 +288,11 @@ def test_the_null_streams_order_costs_an_idle_device_nothing():
         device = device_of()
         blocking = device.stream(flags="blocking")
         streams = {"null": device.null_stream, "blocking": blocking}
-        device.launch(kernel("a", 100), streams[first])  # takes the lower queue
+        device.launch(Kernel("a", 100), streams[first])  # takes the lower queue
         device.synchronize()
         device.null_stream.synchronize()
         before = device.now_ns
-        device.launch(kernel("b", 100), blocking)
+        device.launch(Kernel("b", 100), blocking)
         blocking.synchronize()
         lasted.append(device.now_ns - before)
     assert lasted == [10 + 1_000 + 100 + 100 + 500] * 2

@@ -10,8 +10,9 @@ import time
 
 import polars as pl
 import pytest
-from virtual_runs import START_NS, device_of, kernel
+from virtual_runs import START_NS, device_of
 
+from instrumented_runtime.devices import Kernel
 from instrumented_runtime.recorder import Recorder, RecorderError
 from tracekit.formats import read_trace, silent
 
@@ -58,7 +59,7 @@ def test_what_is_queued_and_open_when_a_recording_ends_is_in_it(tmp_path):
         device = device_of(recorder)
         device.push("outer")
         device.push("inner")
-        device.launch(kernel("a", 5_000), device.null_stream)
+        device.launch(Kernel("a", 5_000), device.null_stream)
     trace = read_trace([tmp_path / "virtual_1.db"], silent)
     assert trace.table("ops")["end_ns"].to_list() == [START_NS + 10 + 1_000 + 100 + 5_000]
     assert sorted(trace.table("ranges")["text"]) == ["inner", "outer"]
@@ -109,7 +110,7 @@ def test_processes_with_other_hash_seeds_write_the_same_bytes(tmp_path):
 def work_with_data(device):
     stream, side, event = device.stream(), device.stream(flags="blocking"), device.event()
     there, here = device.allocate([64], "int64"), device.host_buffer([64], "int64")
-    fill = kernel("fill", 900, function=lambda target: target.fill_(1), sensitivity=0.4)
+    fill = Kernel("fill", 900, function=lambda target: target.fill_(1), sensitivity=0.4)
     with device.capture(stream) as graph:
         for _ in range(3):
             device.launch(fill, stream, writes=[there])
@@ -138,12 +139,12 @@ def test_time_is_the_same_with_tensors_and_without(tmp_path, rocm):
 def test_after_its_end_a_recording_takes_nothing_and_touches_no_other_file(tmp_path):
     recorder = Recorder(tmp_path, environment={})
     device = device_of(recorder)
-    device.launch(kernel("a", 100), device.null_stream)
+    device.launch(Kernel("a", 100), device.null_stream)
     path = recorder.close()
     before = path.read_bytes()
     others = [(tmp_path / f"other_{number}").open("w+") for number in range(8)]
     with pytest.raises(RuntimeError, match="the recording of this device has ended"):
-        device.launch(kernel("b", 100), device.null_stream)
+        device.launch(Kernel("b", 100), device.null_stream)
     with pytest.raises(RecorderError, match="this recording has ended"):
         recorder.text("late")
     for file in others:
@@ -163,7 +164,7 @@ def test_a_second_device_on_one_recorder_is_refused(tmp_path):
 def test_a_close_that_failed_can_be_repeated(tmp_path):
     recorder = Recorder(tmp_path, environment={})
     device = device_of(recorder)
-    device.launch(kernel("a", 100), device.null_stream)
+    device.launch(Kernel("a", 100), device.null_stream)
     taken = tmp_path / "virtual_1.db"
     taken.write_text("somebody's")
     with pytest.raises(RecorderError, match="exists"):
@@ -176,6 +177,6 @@ def test_a_close_that_failed_can_be_repeated(tmp_path):
 def test_half_a_character_in_a_name_does_not_cost_the_recording(tmp_path):
     with Recorder(tmp_path, environment={}) as recorder:
         device = device_of(recorder)
-        device.launch(kernel("half \ud800", 100), device.null_stream)
+        device.launch(Kernel("half \ud800", 100), device.null_stream)
     trace = read_trace([tmp_path / "virtual_1.db"], silent)
     assert trace.table("ops")["name"].cast(pl.String).to_list() == ["half ?"]

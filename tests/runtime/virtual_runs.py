@@ -2,7 +2,6 @@
 
 import polars as pl
 
-from instrumented_runtime.devices import Kernel
 from instrumented_runtime.devices.virtual import Config, Timing, VirtualDevice
 from instrumented_runtime.recorder import Recorder
 from tracekit.formats import read_trace, silent
@@ -28,10 +27,6 @@ def device_of(recorder=None, *, timing=None, **options):
     """Return a device whose constants are `ROUND`, but for those given."""
     config = Config(timing=Timing(**{**ROUND, **(timing or {})}), **options)
     return VirtualDevice(config, recorder)
-
-
-def kernel(name, cost_ns, **more):
-    return Kernel(name, cost_ns, **more)
 
 
 def recorded(tmp_path, host_code, **options):

@@ -149,11 +149,11 @@ class Config:
             ValueError: An option is unknown or its value is not allowed.
         """
         given = dict(options)
-        known = [part.name for part in fields(cls)]
+        known = _names(cls)
         _refuse_unknown(given, known, "option")
         timing = given.get("timing")
         if isinstance(timing, Mapping):
-            _refuse_unknown(timing, [part.name for part in fields(Timing)], "option of timing")
+            _refuse_unknown(timing, _names(Timing), "option of timing")
             given["timing"] = Timing(**timing)
         return cls(**given)  # type: ignore[arg-type]
 
@@ -190,8 +190,8 @@ class Config:
 
     def as_options(self) -> dict[str, object]:
         """Return all of it as `from_options` takes it, for a trace to say what was modelled."""
-        options: dict[str, object] = {part.name: getattr(self, part.name) for part in fields(self)}
-        timing = {part.name: getattr(self.timing, part.name) for part in fields(self.timing)}
+        options: dict[str, object] = {name: getattr(self, name) for name in _names(self)}
+        timing = {name: getattr(self.timing, name) for name in _names(self.timing)}
         timing["calls_ns"] = dict(self.timing.calls_ns)
         return options | {"host_costs_ns": dict(self.host_costs_ns), "timing": timing}
 
@@ -205,8 +205,8 @@ class Config:
         }
 
 
-def _names(instance: Timing) -> list[str]:
-    return [part.name for part in fields(instance)]
+def _names(of: "Timing | Config | type[Timing | Config]") -> list[str]:
+    return [part.name for part in fields(of)]
 
 
 def _switch(variable: str, text: str) -> bool:

@@ -51,9 +51,7 @@ class VirtualDevice:
             recorder.attach(config.as_options(), on_flush=soon, before_close=finish)
         self._streams = Streams(self._host)
         self._memory = Memory(config.tensors, self._host.catch_up)
-        timing = config.timing
-        self._latency_ns = timing.launch_latency_ns
-        self._launch_ns = timing.calls_ns.get("hipLaunchKernel", timing.call_ns)
+        self._launch_ns = self._host.costs_ns["hipLaunchKernel"]
 
     @property
     def now_ns(self) -> int:
@@ -125,7 +123,7 @@ class VirtualDevice:
                 factor = host.random.uniform(1 - config.kernel_jitter, 1 + config.kernel_jitter)
                 cost = max(round(cost * factor), 1)
             queue = self._streams.ready(on) if on.is_ordered or on.queue is None else on.queue
-            arrive = end + self._latency_ns
+            arrive = end + host.latency_ns
             queue.packets.append(
                 (KERNEL, arrive, cost, call, on.number, number, action, sensitivity, None)
             )

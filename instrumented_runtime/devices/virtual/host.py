@@ -21,6 +21,8 @@ class Host:
     Attributes:
         now_ns: Its clock, virtual.
         lost: What a kernel raised, if any; then every call raises it.
+        costs_ns: What each call takes that waits for nothing.
+        latency_ns: From the end of that until its packet is in a hardware queue.
         until_catch_up: How many packets may be queued until the device is let run.
     """
 
@@ -32,9 +34,9 @@ class Host:
         self.simulation = Simulation(config, record)
         self.lost: Exception | None = None
         timing = config.timing
-        self._costs_ns = {api.name: timing.call_ns for api in APIS} | dict(timing.calls_ns)
+        self.costs_ns = {api.name: timing.call_ns for api in APIS} | dict(timing.calls_ns)
         self._submitted_ns = 0
-        self._latency_ns = timing.launch_latency_ns
+        self.latency_ns = timing.launch_latency_ns
         self.random = random.Random(config.seed)
         self.generator = np.random.default_rng(config.seed)
         self._handles = 0x5581_0000_0000
@@ -49,7 +51,7 @@ class Host:
     def arrival_ns(self) -> int:
         """When a packet of the call that is being made is in its hardware queue."""
         submitted, now = self._submitted_ns, self.now_ns
-        return (submitted if submitted > now else now) + self._latency_ns  # noqa: FURB136  hot
+        return (submitted if submitted > now else now) + self.latency_ns  # noqa: FURB136  hot
 
     def begin(self, api: str = "") -> int:
         """Begin a call; return its start.
@@ -59,12 +61,12 @@ class Host:
         """
         if self.lost is not None:
             raise self.lost
-        self._submitted_ns = self.now_ns + self._costs_ns.get(api, 0)
+        self._submitted_ns = self.now_ns + self.costs_ns.get(api, 0)
         return self.now_ns
 
     def end(self, api: str, start: int, *arguments: int, call: int | None = None) -> int:
         """End a call, which takes at least its cost; return its number."""
-        cost = self._costs_ns[api]
+        cost = self.costs_ns[api]
         self.now_ns = max(self.now_ns, start + cost)
         return self.record.api_call(api, start, self.now_ns, arguments, call)
 

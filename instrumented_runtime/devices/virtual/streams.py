@@ -80,7 +80,7 @@ class VirtualEvent:
             raise RuntimeError(
                 "hipStreamWaitEvent: a captured stream cannot wait for an event recorded outside"
             )
-        elif self._signal is not None and on.branch is None:
+        elif self._signal is not None:
             # In the queue of the record it is satisfied by order, and a satisfied wait is free.
             host.barrier(self._streams.ready(on), None, [self._signal])
         host.end("hipStreamWaitEvent", start, on.handle, self.handle, 0)

@@ -25,7 +25,7 @@ class Losses:
     unplaced_counters: int
 
 
-# What the agents of a modelled device are called.
+# What a modelled device is called.
 _VIRTUAL = "virtual-"
 
 # Per count: code, severity, and what it means.
@@ -90,7 +90,7 @@ def losses_notes(
         if (count := getattr(losses, name))
     ]
     found = [
-        *_model(capture),
+        *_model(frames["devices"]),
         *structure_notes(capture),
         *_host_side(capture, frames),
         *_device_side(frames),
@@ -98,9 +98,8 @@ def losses_notes(
     return [Note(*note, source) for note in found] + counted
 
 
-def _model(capture: Capture) -> Iterator[tuple[str, Severity, str, int]]:
-    names = {str(name) for (name,) in capture.rows("rocpd_info_agent", ["name"])}
-    if any(name.startswith(_VIRTUAL) for name in names):
+def _model(devices: pl.DataFrame) -> Iterator[tuple[str, Severity, str, int]]:
+    if devices["arch"].str.starts_with(_VIRTUAL).any():
         yield (
             "rocpd.model",
             Severity.NOTICE,
