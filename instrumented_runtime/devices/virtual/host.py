@@ -12,7 +12,7 @@ from instrumented_runtime.devices.virtual.simulation import FOREVER, Simulation
 from instrumented_runtime.recorder.layout import APIS
 
 # The device runs at the latest after so many packets, so that what is done is not kept.
-_PACKETS_AT_MOST = 20_000
+_PACKETS_AT_MOST = 4_000
 
 
 class Host:
