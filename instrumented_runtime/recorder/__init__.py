@@ -56,7 +56,7 @@ class Recorder:
         Args:
             directory: Where spool and database go; made if absent.
             pid: Number of the modelled process, from 1; not that of the operating system.
-            seed: What the database's guid is made of, with `pid`.
+            seed: Of what is modelled; part of what the database's guid is made of.
             environment: What to record as the process's environment, beside the profiler's own
                 switches. Nothing is taken from the real environment.
             command: What to record as its command line.
@@ -114,7 +114,7 @@ class Recorder:
             RecorderError: A device is attached already: its numbers of calls would clash.
 
         Args:
-            model: What is modelled, as the trace is to say it; part of what its guid is made of.
+            model: What is modelled, as the trace is to say it.
             on_flush: Called by the spooling thread after each flush, to ask for what is not in the
                 rows yet.
             before_close: Called by `close`, to put in the rows what is still to come.

@@ -1,5 +1,6 @@
 """Makes the database of a spool: written beside its place, then renamed into it."""
 
+import hashlib
 import os
 import sqlite3
 import sys
@@ -9,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from instrumented_runtime.recorder.layout import TABLES
 from instrumented_runtime.recorder.rocpd_rows import RocpdRows
 from instrumented_runtime.recorder.schema import RocpdTables, create_schema
 from instrumented_runtime.recorder.spool import (
@@ -96,9 +98,7 @@ def _refuse_existing(target: Path) -> None:
 
 
 def _write(spool: Spool, path: Path, progress: Callable[[int, int], None]) -> int:
-    process = spool.process
-    what = f"virtual:{process['seed']}:{process['pid']}:{spool.names['model'].get(0, '')}"
-    guid = str(uuid.uuid5(uuid.NAMESPACE_URL, what))
+    guid = _guid(spool)
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for pragma in ("journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"):
             connection.execute(f"PRAGMA {pragma}")
@@ -107,6 +107,19 @@ def _write(spool: Spool, path: Path, progress: Callable[[int, int], None]) -> in
         without_call = RocpdRows(RocpdTables(connection, guid), spool, progress).write()
         connection.execute("COMMIT")
     return without_call
+
+
+def _guid(spool: Spool) -> str:
+    """Return what tells this recording from all others.
+
+    Made of its rows too: ROCm's tools join the files of several processes on it, and two with one
+    guid would count everything many times.
+    """
+    process = spool.process
+    content = hashlib.sha256(f"{process['seed']}:{process['pid']}:{spool.names}".encode())
+    for table in TABLES:
+        content.update(spool.rows[table].tobytes())
+    return str(uuid.UUID(bytes=content.digest()[:16], version=5))
 
 
 def _progress_of(target: Path) -> Callable[[int, int], None]:
