@@ -200,6 +200,29 @@ def test_an_asynchronous_copy_that_finished_on_an_idle_device_did_not_hold_the_h
     assert {row[2] for row in cut} == {"host-late", "launch-latency"}
 
 
+def test_a_copy_that_began_after_its_call_had_returned_did_not_hold_the_host(pieces):
+    # As between NCCL's kernels on an A100: the copy runs beside a and ends 4 µs after its call, less
+    # than the clocks may differ by. It waited for nothing.
+    cut = pieces(
+        f"""{OPS}
+        0 kernel a 0 0 2     0 300000 0 0
+        1 copy   d 0 0 1 22000  24000 1 1
+        2 kernel b 0 0 1 690000 700000 2 2
+        """,
+        """
+        call_id process_id thread_id name            kind   start_ns end_ns correlation_id stream_id
+        0       0          7         cudaLaunchKernel launch    -20    -10              0         2
+        1       0          7         cudaMemcpyAsync  copy    10000  20000              1         1
+        2       0          7         cudaLaunchKernel launch 670000 680000              2         1
+        """,
+        """
+        call_id op_id process_id is_blocking is_pinned
+        1       1     0          -           -
+        """,
+    )
+    assert [row[2] for row in cut] == ["host-late", "host-late", "launch-latency"]
+
+
 def test_a_copy_that_waited_for_earlier_work_and_returned_with_its_own_end_held_the_host(pieces):
     cut = pieces(
         f"""{OPS}
@@ -481,6 +504,140 @@ def test_a_graph_launched_on_an_idle_device_is_no_more_of_a_lead_than_a_kernel(p
         (220, 390, "host-blocked", "exposed", 1, None),
         (390, 400, "host-blocked", "launch", 1, None),
     ]
+
+
+# The host blocks on an event between kernel a and the tail b, so b still runs when the call returns.
+# What it launches then has call 4 and higher; from call 9 on it is late.
+TAIL_OPS = f"""{OPS} graph_launch_id
+    0 kernel a 0 0 1   0 100 0 0 -
+    1 kernel b 0 0 1 100 160 2 2 -
+    """
+TAIL_CALLS = """
+    call_id process_id thread_id name                kind         start_ns end_ns correlation_id stream_id event_key
+    0       0          7         hipLaunchKernel     launch            -40    -30              0         1         -
+    1       0          7         hipEventRecord      event_record      -30    -28              1         1        99
+    2       0          7         hipLaunchKernel     launch            -25    -20              2         1         -
+    3       0          7         hipEventSynchronize event_sync        -15    110              3         -        99
+    """
+LATE_OP = "9 kernel z 0 0 1 708 800 9 9 -"
+LATE_CALL = "9 0 7 hipLaunchKernel launch 700 703 9 1 -"
+
+
+def after_the_tail(pieces, ops, calls):
+    """The pieces of the gap before the late op, as (start, end, cause, part, owner)."""
+    cut = pieces(f"{TAIL_OPS}{ops}\n{LATE_OP}", f"{TAIL_CALLS}{calls}\n{LATE_CALL}")
+    assert cut[-1] == (703, 708, "launch-latency", None, None, None)
+    return [row[:5] for row in cut[:-1]]
+
+
+def test_a_tail_from_before_the_block_is_no_lead_for_what_is_launched_within_it(pieces):
+    # The gather's call returns at 115, while b runs until 160: b was submitted before the block.
+    assert after_the_tail(
+        pieces,
+        "4 kernel gather 0 0 2 118 121 4 4 -",
+        "4 0 7 hipLaunchKernel launch 112 115 4 2 -",
+    ) == [
+        (160, 700, "host-blocked", "exposed", 3),
+        (700, 703, "host-blocked", "launch", 3),
+    ]
+
+
+def test_a_graph_and_an_op_behind_it_are_a_lead_that_the_host_lost_by_itself(pieces):
+    # Launched within the tail; the graph keeps the device busy from 160 to 400, so that at 124 the
+    # op of call 5 has 276 ns to wait. By 410 the host could have launched what it launches at 700.
+    graph = "4 kernel c 0 0 1 160 300 4 4 4\n 5 kernel d 0 0 1 300 400 4 4 4"
+    launch = "4 0 7 hipGraphLaunch graph_launch 112 120 4 1 -"
+    assert after_the_tail(
+        pieces,
+        f"{graph}\n 6 kernel e 0 0 1 400 410 5 5 -",
+        f"{launch}\n 5 0 7 hipLaunchKernel launch 121 124 5 1 -",
+    ) == [
+        (410, 700, "host-late", "host", None),
+        (700, 703, "host-late", "launch", None),
+    ]
+    # The graph alone is one op; its second node is no lead over its first.
+    assert after_the_tail(pieces, graph, launch) == [
+        (400, 700, "host-blocked", "exposed", 3),
+        (700, 703, "host-blocked", "launch", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "stream", "device", "owner"),
+    [
+        # Submitted after the return, to another stream, where it runs until 400.
+        (112, 115, 2, 0, None),
+        # The same, submitted before the block.
+        (-20, -17, 2, 0, 3),
+        # After the return, to another device.
+        (112, 115, 2, 1, 3),
+    ],
+)
+def test_work_on_another_stream_is_a_lead_if_it_came_after_the_block(
+    pieces, start, end, stream, device, owner
+):
+    # At 119, when call 5 returns, device 0 has the tail and, it may be, that work to run.
+    cut = after_the_tail(
+        pieces,
+        f"4 kernel c {device} 0 {stream} 117 400 4 4 -\n 5 kernel d 0 0 1 160 170 5 5 -",
+        f"""4 0 7 hipLaunchKernel launch {start} {end} 4 {stream} -
+        5 0 7 hipLaunchKernel launch 116 119 5 1 -""",
+    )
+    cause, part = ("host-blocked", "exposed") if owner else ("host-late", "host")
+    idle_from = 170 if device else 400
+    assert cut == [(idle_from, 700, cause, part, owner), (700, 703, cause, "launch", owner)]
+
+
+@pytest.mark.parametrize(
+    ("end_ns", "expected"), [(119, "host-late"), (121, "host-late"), (122, "host-blocked")]
+)
+def test_two_small_ops_are_a_lead_if_the_second_was_submitted_before_the_first_was_done(
+    pieces, end_ns, expected
+):
+    # One runs from 118 to 121, the call of the other returns before, at or after that.
+    cut = after_the_tail(
+        pieces,
+        "4 kernel c 0 0 2 118 121 4 4 -\n 5 kernel d 0 0 2 123 126 5 5 -",
+        f"""4 0 7 hipLaunchKernel launch 112 115 4 2 -
+        5 0 7 hipLaunchKernel launch 116 {end_ns} 5 2 -""",
+    )
+    assert [row[2] for row in cut] == [expected, expected]
+
+
+def test_what_was_submitted_later_is_no_lead_for_what_was_submitted_before(pieces):
+    # Kernel c, submitted at 115, starts at 720 behind the late op: at 115 nothing else was there.
+    cut = after_the_tail(
+        pieces,
+        "4 kernel c 0 0 2 720 730 4 4 -",
+        "4 0 7 hipLaunchKernel launch 112 115 4 2 -",
+    )
+    assert [row[2:] for row in cut] == [
+        ("host-blocked", "exposed", 3),
+        ("host-blocked", "launch", 3),
+    ]
+
+
+def test_the_ops_of_one_copy_are_no_lead_over_each_other(pieces):
+    cut = after_the_tail(
+        pieces,
+        "4 copy c 0 0 2 118 150 4 4 -\n 5 copy c 0 0 2 150 155 4 4 -",
+        "4 0 7 hipMemcpyAsync copy 112 115 4 2 -",
+    )
+    assert [row[2] for row in cut] == ["host-blocked", "host-blocked"]
+
+
+@pytest.mark.parametrize(("thread", "expected"), [(8, "host-late"), (7, "host-blocked")])
+def test_a_block_ends_the_lead_of_its_own_thread_only(pieces, thread, expected):
+    # Call 4 gives the device work until 400. Call 5 returns at 161, released by b; if it holds
+    # thread 7, call 6 begins anew and alone, and kernel c is only the tail of that block.
+    cut = after_the_tail(
+        pieces,
+        "4 kernel c 0 0 2 118 400 4 4 -\n 6 kernel e 0 0 1 400 410 6 6 -",
+        f"""4 0 7 hipLaunchKernel launch 112 115 4 2 -
+        5 0 {thread} hipStreamSynchronize stream_sync 120 161 5 1 -
+        6 0 7 hipLaunchKernel launch 170 173 6 1 -""",
+    )
+    assert [row[2] for row in cut] == [expected, expected]
 
 
 LONG = 1_000_000  # a call that lasts this long waited

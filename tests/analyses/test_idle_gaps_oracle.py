@@ -38,13 +38,18 @@ class Call:
 
 @st.composite
 def programs(draw):
-    """Calls of one or two threads, one after another on each; a launch puts one op or a graph."""
+    """Calls of one or two threads, one after another on each; a launch puts one op or a graph.
+
+    A thread may begin with what leaves a tail: work for two streams, and a wait for one of them. It
+    calls in bursts, with a while in between, so that a lead can be won and lost.
+    """
     calls, ops = [], []
     kinds = ["launch", "launch", "launch", "graph_launch", "stream_sync", "device_sync"]
     for thread in range(draw(st.integers(1, 2))):
         now = draw(st.integers(0, 4))
-        for _ in range(draw(st.integers(0, 7))):
-            kind = draw(st.sampled_from(kinds))
+        opening = ["launch", "launch", "stream_sync"] if draw(st.booleans()) else []
+        others = [draw(st.sampled_from(kinds)) for _ in range(draw(st.integers(0, 7)))]
+        for kind in opening + others:
             end = now + draw(st.integers(1, 4))
             stream = draw(st.sampled_from([1, 2]))
             calls.append(Call(len(calls), thread, kind, now, end, stream))
@@ -52,10 +57,10 @@ def programs(draw):
             nodes = {"launch": 1, "graph_launch": draw(st.integers(1, 3))}.get(kind, 0)
             is_lost = kind == "launch" and draw(st.integers(0, 5)) == 0
             for _ in range(nodes):
-                stop = start + draw(st.integers(1, 4))
+                stop = start + draw(st.integers(1, 6))
                 ops.append(Op(len(ops), stream, start, stop, None if is_lost else len(calls) - 1))
                 start = stop + draw(st.integers(0, 2))
-            now = end + draw(st.integers(0, 4))
+            now = end + draw(st.sampled_from([0, 0, 1, 4, 9]))
     return ops, calls
 
 
@@ -82,12 +87,20 @@ def is_first_of_its_call(op, ops):
     return op.call is None or op == in_order([o for o in ops if o.call == op.call])[0]
 
 
-def got_ahead(op, ops, calls):
-    """Whether the launch of an op had returned while the device still had other work to run."""
-    if op.call is None or not is_first_of_its_call(op, ops):
+def is_lead(op, sync, ops, calls):
+    """Whether an op's call returned while the device had yet to finish what was given it before.
+
+    Given since the sync returned, and by another call.
+    """
+    if op.call is None or calls[op.call].start < sync.end:
         return False
-    before = [o.end for o in ops if (o.start, o.op_id) < (op.start, op.op_id)]
-    return bool(before) and calls[op.call].end <= max(before)
+    call = calls[op.call]
+    return any(
+        other.call is not None
+        and sync.end <= calls[other.call].start < call.start
+        and other.end >= call.end
+        for other in ops
+    )
 
 
 def owner_of(gap_op, ops, calls):
@@ -104,11 +117,7 @@ def owner_of(gap_op, ops, calls):
     if not syncs:
         return None
     sync = max(syncs, key=lambda s: s.end)
-    caught_up = any(
-        calls[op.call].start >= sync.end and calls[op.call].end <= call.start
-        for op in ops
-        if got_ahead(op, ops, calls)
-    )
+    caught_up = any(calls[op.call].end <= call.start for op in ops if is_lead(op, sync, ops, calls))
     return None if caught_up else sync
 
 

@@ -4,12 +4,13 @@ A gap is the time between ops of one device, over all its queues. The op that en
 
 - `dispatch`: it belongs to a graph launch that had begun before the gap.
 - Until its call returned, the host was behind. `host-blocked` when, on the thread that issued it, a
-  blocking call was released by device work and the host has not been ahead of the device since:
-  that call owns the time, split into `blocked` (it still waited, for other work), `wake-up` (device
-  done → call returns), `exposed` (host work after it) and `launch`. The call usually ends before or
-  at the start of the gap. Without such a call: `host-late`. Where the thread showed neither range
-  nor call for a millisecond or more, though it has ranges elsewhere: `starved`, whoever came
-  before.
+  blocking call was released by device work and the host has not got ahead of the device since: that
+  call owns the time, split into `blocked` (it still waited, for other work), `wake-up` (device done
+  → call returns), `exposed` (host work after it) and `launch`. The call usually ends before or at
+  the start of the gap, or while work from before it still runs. The host is ahead again once it has
+  submitted an op while the device had another to run that was submitted after that return, too.
+  Without such a call: `host-late`. Where the thread showed neither range nor call for a millisecond
+  or more, though it has ranges elsewhere: `starved`, whoever came before.
 - From the return of its call on, it was submitted: `queue-wait` while its stream waited for another
   stream's work (`pending`) and up to 0.1 ms after (`hand-over`), else `launch-latency`.
 - `edge`: at the ends of the window, and before ops queued before recording began.

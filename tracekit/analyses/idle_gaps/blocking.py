@@ -9,6 +9,7 @@ call that does not wait returns in a few microseconds.
 import polars as pl
 
 from tracekit.analyses.idle_gaps.gaps import ends_gap
+from tracekit.analyses.idle_gaps.leads import leads
 from tracekit.api_calls import BLOCKING_KINDS
 from tracekit.intervals.matching import nearest
 from tracekit.tables.rows import rows_of
@@ -86,7 +87,9 @@ def _own_copies(
 
     An asynchronous copy on an idle device may be done before its call returns without having held
     the host. So a copy that is not known to block counts only if the device still had earlier work
-    when the call began, and one between page-locked memory and a device never does.
+    when the call began, and one between page-locked memory and a device never does. Nor does one
+    that ended after its call: clocks may differ by more than a small copy takes, so that any copy
+    beside another stream's work would seem to have waited for it.
     """
     done = (
         submitted.filter(pl.col("call_id").is_in(calls["call_id"].implode()))
@@ -101,7 +104,8 @@ def _own_copies(
     )
     blocks = pl.col("is_blocking").fill_null(value=False)
     had_work = (pl.col("released_ns") > pl.col("start_ns")).fill_null(value=False)
-    may_block = had_work & ~pl.col("is_pinned").fill_null(value=False)
+    is_done = pl.col("copied_ns") <= pl.col("end_ns")
+    may_block = had_work & is_done & ~pl.col("is_pinned").fill_null(value=False)
     is_own = pl.col("copied_ns").is_not_null() & (blocks | may_block)
     released = pl.when(is_own).then("copied_ns").when(blocks).then("released_ns")
     return _latest_end(own, "before_ns", ends, []).with_columns(released_ns=released)
@@ -157,9 +161,8 @@ def gap_owners(
     """Return the blocking call that owns the gap before an op, for the gaps that have one.
 
     The walk back: on the thread that issued the op after the gap, the last call that device work
-    released. It owns the gap unless the host has, since that call returned, submitted anything
-    while the device still had other work: then the host had caught up, and lost its lead again for
-    another reason.
+    released. It owns the gap unless the host has got ahead of the device again since that call
+    returned (`leads`): then it had caught up, and lost its lead for another reason.
 
     Args:
         submitted: `gaps.submitted_ops`.
@@ -186,32 +189,11 @@ def gap_owners(
         left_on="call_start_ns",
         right_on="owner_end_ns",
         by=["process_id", "thread_id"],
-    )
-    found = nearest(
-        found.drop_nulls("owner_call_id"),
-        _last_lead(submitted),
-        left_on="call_start_ns",
-        right_on="returned_ns",
-        by=["process_id", "device_id"],
-    )
-    caught_up = (pl.col("ahead_since_ns") >= pl.col("owner_end_ns")).fill_null(value=False)
+    ).drop_nulls("owner_call_id")
+    caught_up = (pl.col("ahead_ns") <= pl.col("call_start_ns")).fill_null(value=False)
     return (
-        found.filter(~caught_up)
+        found.join(leads(found, submitted), on=["device_id", "owner_call_id"], how="left")
+        .filter(~caught_up)
         .select("op_id", "owner_call_id", "owner_end_ns", "released_ns")
         .sort("op_id")
-    )
-
-
-def _last_lead(submitted: pl.DataFrame) -> pl.DataFrame:
-    """Return, whenever a call that got ahead returned, the latest start of such a call so far.
-
-    Returns:
-        `process_id, device_id, returned_ns, ahead_since_ns`, by `returned_ns`.
-    """
-    group = ["process_id", "device_id"]
-    return (
-        submitted.filter("is_ahead")
-        .select(*group, "call_start_ns", returned_ns="call_end_ns")
-        .sort("returned_ns")
-        .select(*group, "returned_ns", ahead_since_ns=pl.col("call_start_ns").cum_max().over(group))
     )

@@ -17,11 +17,9 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         `op_id, process_id, device_id, stream_id, call_id, start_ns, end_ns`, ordered by start,
         with `call_start_ns, call_end_ns` (null where the call was not recorded), `free_ns` (end of
         everything that started before on the device; null for its first op), `is_within_graph` (an
-        earlier op of the same graph launch has started), `is_ahead` (submitted while the device
-        still had other work to run first, so the host was ahead; a graph counts once) and
-        `is_queued_before` (its correlation is older than the first recorded call's). A hardware
-        queue is not a serial lane, so `free_ns` is a running maximum, not the end of the row
-        before.
+        earlier op of the same graph launch has started) and `is_queued_before` (its correlation is
+        older than the first recorded call's). A hardware queue is not a serial lane, so `free_ns`
+        is a running maximum, not the end of the row before.
     """
     counts = (ops["kind"] != "barrier") & (ops["start_ns"] < ops["end_ns"])
     work = ops if counts.all() else ops.filter(counts)
@@ -42,11 +40,6 @@ def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
             "free_ns",
             is_within_graph=_is_within_graph(work),
             is_queued_before=queued_before_recording(work, calls),
-        )
-        .with_columns(
-            # A graph counts once, by its first op: else its own nodes would be the host's lead.
-            is_ahead=(pl.col("call_end_ns") <= pl.col("free_ns")).fill_null(value=False)
-            & ~pl.col("is_within_graph")
         )
     )
 
