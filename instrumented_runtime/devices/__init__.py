@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 StreamFlags = Literal["blocking", "nonblocking", "null"]
 Place = Literal["device", "pinned", "pageable"]
+Platform = Literal["hip", "cuda"]
 
 DTYPE_BYTES = {
     "bool": 1,
@@ -134,7 +135,12 @@ class Device(Markers, Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def platform(self) -> Platform: ...
+    @property
     def null_stream(self) -> Stream: ...
+    @property
+    def now_ns(self) -> int:
+        """The host's clock, monotonic: virtual, or the machine's own."""
 
     def stream(
         self, *, flags: StreamFlags = "nonblocking", priority: int = 0, name: str = ""

@@ -1,6 +1,7 @@
-"""The calls of libcudart or libamdhip64 that torch does not wrap."""
+"""The GPU runtime of an installed torch: whether there is one, and calls that torch hides."""
 
 import ctypes
+import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -54,3 +55,22 @@ class RuntimeLibrary:
             self._functions["GetLastError"]()  # or torch would report it at its next launch
             text = self._functions["GetErrorString"](status).decode()
             raise RuntimeError(f"{self._prefix}{name}: {text}")
+
+
+def torch_with_gpu(index: int) -> ModuleType:
+    """Return torch, ready for a GPU.
+
+    Raises:
+        RuntimeError: There is no torch, or it sees no such GPU.
+    """
+    remedy = "use a CUDA or ROCm build of it on a machine with a GPU, or the virtual device"
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as problem:
+        raise RuntimeError(f"torch cannot be imported ({problem}): {remedy}") from problem
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"torch {torch.__version__} sees no GPU: {remedy}")
+    if not 0 <= index < torch.cuda.device_count():
+        raise RuntimeError(f"no GPU {index}: torch sees {torch.cuda.device_count()}, from 0 on")
+    torch.cuda.init()
+    return torch

@@ -4,15 +4,22 @@ Streams and the blocking copy come from the runtime library: torch's own streams
 *blocking* (and the 33rd is the first again), and no call of torch copies on the null stream.
 """
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
-from types import ModuleType
+from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
-from instrumented_runtime.devices import Buffer, Device, Kernel, Markers, Stream, StreamFlags
-from instrumented_runtime.devices.runtime_library import RuntimeLibrary
+from instrumented_runtime.devices import (
+    Buffer,
+    Device,
+    Kernel,
+    Markers,
+    Platform,
+    Stream,
+    StreamFlags,
+)
+from instrumented_runtime.devices.runtime_library import RuntimeLibrary, torch_with_gpu
 from instrumented_runtime.devices.torch_memory import (
     TorchBuffer,
     copied_bytes,
@@ -105,15 +112,20 @@ class TorchDevice:
         Raises:
             RuntimeError: There is no torch or no such GPU, or torch's build hides its runtime.
         """
-        self.torch = _torch_with_gpu(index)
+        self.torch = torch_with_gpu(index)
         self._index, self._marker = index, marker
         self._runtime = RuntimeLibrary(self.torch)
         self._capturing: TorchGraph | None = None
         self._handed_out: dict[int, int] = {}  # the most bytes ever handed out at an address
         self.name: str = self.torch.cuda.get_device_name(index)
+        self.platform: Platform = "hip" if self.torch.version.hip else "cuda"
         self.null_stream = TorchStream(
             self, self.torch.cuda.default_stream(index), "null", "null stream"
         )
+
+    @property
+    def now_ns(self) -> int:
+        return perf_counter_ns()
 
     def stream(
         self, *, flags: StreamFlags = "nonblocking", priority: int = 0, name: str = ""
@@ -266,20 +278,6 @@ class TorchDevice:
             end.record()
         end.synchronize()
         return _CALIBRATION_CYCLES / (float(start.elapsed_time(end)) * 1e6)
-
-
-def _torch_with_gpu(index: int) -> ModuleType:
-    remedy = "use a CUDA or ROCm build of it on a machine with a GPU, or the virtual device"
-    try:
-        torch = importlib.import_module("torch")
-    except ImportError as problem:
-        raise RuntimeError(f"torch cannot be imported ({problem}): {remedy}") from problem
-    if not torch.cuda.is_available():
-        raise RuntimeError(f"torch {torch.__version__} sees no GPU: {remedy}")
-    if not 0 <= index < torch.cuda.device_count():
-        raise RuntimeError(f"no GPU {index}: torch sees {torch.cuda.device_count()}, from 0 on")
-    torch.cuda.init()
-    return torch
 
 
 def _own_stream(stream: Stream) -> "torch.cuda.Stream":

@@ -98,6 +98,10 @@ class Marks:
             _text("step", number, kind=clean(kind) or None, bs=batch_size, tokens=tokens),
         )
 
+    def range(self, name: str) -> AbstractContextManager[None]:
+        """Return the range of one stage within a step, to be entered once; its text is the name."""
+        return _NO_RANGE if self._backend is None else _Range(self._backend, name)
+
     def buffer(self, buffer: Buffer) -> None:
         """Say where a buffer lies: when it is made, and for each when recording begins."""
         if self._backend is not None:

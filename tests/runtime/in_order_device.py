@@ -3,8 +3,12 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch
+
+# Of streams and events, and where buffers lie.
+_NUMBERS = count(0x1000, 0x1000)
 
 
 @dataclass(eq=False)
@@ -12,6 +16,11 @@ class InOrderBuffer:
     name: str
     place: str
     tensor: torch.Tensor
+    address: int = field(default_factory=lambda: next(_NUMBERS))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.tensor.nbytes
 
     def on_host(self) -> torch.Tensor:
         if self.place == "device":
@@ -22,12 +31,17 @@ class InOrderBuffer:
 @dataclass(eq=False)
 class InOrderStream:
     flags: str
+    name: str = ""
+    handle: int = field(default_factory=lambda: next(_NUMBERS))
 
     def synchronize(self) -> None:
         pass
 
 
 class InOrderEvent:
+    def __init__(self) -> None:
+        self.handle = next(_NUMBERS)
+
     def record(self, stream: InOrderStream) -> None:
         pass
 
@@ -48,12 +62,15 @@ class InOrderGraph:
 
 
 class InOrderDevice:
-    def __init__(self) -> None:
-        self.null_stream = InOrderStream("null")
+    now_ns = 0
+
+    def __init__(self, platform: str = "hip") -> None:
+        self.platform = platform
+        self.null_stream = InOrderStream("null", handle=0)
         self.graph: InOrderGraph | None = None
 
     def stream(self, *, flags="nonblocking", priority=0, name="") -> InOrderStream:
-        return InOrderStream(flags)
+        return InOrderStream(flags, name)
 
     def event(self) -> InOrderEvent:
         return InOrderEvent()
@@ -66,19 +83,28 @@ class InOrderDevice:
         return InOrderBuffer(name, place, torch.zeros(*shape, dtype=getattr(torch, dtype)))
 
     def launch(self, kernel, stream, reads=(), writes=()) -> None:
-        self._do(lambda: kernel.function(*[buffer.tensor for buffer in (*reads, *writes)]))
+        if kernel.function is not None:
+            self._do(lambda: kernel.function(*[buffer.tensor for buffer in (*reads, *writes)]))
 
     def copy(self, destination, source) -> None:
-        self._do(lambda: destination.tensor.copy_(source.tensor))
+        def work() -> None:
+            to, of = destination.tensor.flatten(), source.tensor.flatten()
+            length = min(len(to), len(of))
+            to[:length] = of[:length]
+
+        self._do(work)
 
     def copy_async(self, destination, source, stream) -> None:
-        self._do(lambda: destination.tensor.copy_(source.tensor))
+        self.copy(destination, source)
 
     @contextmanager
     def capture(self, stream, *, name="") -> Iterator[InOrderGraph]:
         self.graph = InOrderGraph()
         yield self.graph
         self.graph = None
+
+    def elapse(self, kind, count=1) -> None:
+        pass
 
     def synchronize(self) -> None:
         pass

@@ -8,6 +8,7 @@ from instrumented_runtime.devices import (
     Buffer,
     Device,
     Kernel,
+    Platform,
     RowOutOfBoundsError,
     Stream,
     StreamFlags,
@@ -36,6 +37,7 @@ class VirtualDevice:
     """
 
     name = "virtual-gfx950"
+    platform: Platform = "hip"
 
     def __init__(self, config: Config | None = None, recorder: Recorder | None = None) -> None:
         """Start an idle device.
@@ -55,7 +57,6 @@ class VirtualDevice:
 
     @property
     def now_ns(self) -> int:
-        """The host's clock."""
         return self._host.now_ns
 
     @property

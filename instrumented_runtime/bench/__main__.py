@@ -1,0 +1,98 @@
+"""Print published tables beside what the virtual device gives: see `--help`."""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from textwrap import wrap
+
+from instrumented_runtime.bench import Row, Table, s1, s2
+
+TABLES = {table.name: table for table in (s1.TABLE, s2.TABLE)}
+
+
+def main() -> int:
+    """Run what is asked for; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m instrumented_runtime.bench",
+        description="Print published figures beside those of the virtual device, a model whose "
+        "constants are fitted to some of them and predict the others.",
+    )
+    parser.add_argument("--device", choices=["virtual"], default="virtual")
+    parser.add_argument(
+        "--table", choices=[*TABLES], action="append", help="only this one; may be repeated"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the rows to a file that is not there"
+    )
+    arguments = parser.parse_args()
+    if arguments.json and (arguments.json.exists() or arguments.json.is_symlink()):
+        parser.error(f"{arguments.json}: exists and is not overwritten; move it first")
+    if arguments.json and not os.access(arguments.json.parent, os.W_OK | os.X_OK):
+        parser.error(f"{arguments.json.parent}: no folder that can be written to; make it first")
+    rows: list[Row] = []
+    is_closed = False
+    for name in dict.fromkeys(arguments.table or TABLES):
+        table = TABLES[name]
+        mine = table.rows(_say)
+        rows += mine
+        is_closed = is_closed or not _print(table, mine)
+        if is_closed and not arguments.json:
+            break
+    if arguments.json:
+        text = json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False)
+        with arguments.json.open("x", encoding="utf-8") as file:
+            file.write(text + "\n")
+        _say(f"Wrote {arguments.json}")
+    return 141 if is_closed else 0
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def _print(table: Table, rows: list[Row]) -> bool:
+    """Print a table; return whether anybody reads it."""
+    lines = [
+        f"{table.name}  {table.title}",
+        "A model of the device, not a measurement of one.",
+        "",
+        f"{'':<26}{'':<34}{'published':>10}{'ours':>10}{'apart':>8}  {'interval':<22}how",
+    ]
+    before = ""
+    for row in rows:
+        name = "" if row.row == before else row.row
+        before = row.row
+        published = "–" if row.published is None else _figure(row.published)
+        apart = ""
+        # How far a percentage is from another in per cent says nothing.
+        if row.published and not row.metric.endswith("%"):
+            apart = f"{(row.ours / row.published - 1) * 100:+.1f} %"
+        interval = ""
+        if row.interval is not None:
+            low, high = row.interval
+            interval = f"{_figure(low)} to {_figure(high)}, {'in' if row.is_inside else 'OUT'}"
+        lines.append(
+            f"{name:<26}{row.metric:<34}{published:>10}{_figure(row.ours):>10}{apart:>8}  "
+            f"{interval:<22}{row.kind}"
+        )
+    try:
+        sys.stdout.write("\n".join([*lines, "", *wrap(table.freedom, 100), "", ""]))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Else Python says so again when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.2f}"
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,127 @@
+"""A device whose every stream, buffer, launch, copy, record, wait and sync is marked."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+from instrumented_runtime.devices import Buffer, Device, Event, Graph, Kernel, Stream
+from instrumented_runtime.marks import Marks
+
+# Of the process: what is declared of one number adds up.
+_GRAPH_NUMBERS = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedGraph:
+    """A captured graph and the number that markers know it by."""
+
+    graph: Graph
+    number: int
+
+
+@dataclass(slots=True)
+class _Captured:
+    """Buffers a capture reads and writes, in the order of their first use."""
+
+    reads: dict[int, Buffer] = field(default_factory=dict)
+    writes: dict[int, Buffer] = field(default_factory=dict)
+
+
+class MarkedDevice:
+    """What the engine drives a device through, so that no call of it goes unmarked.
+
+    Attributes:
+        device: The device itself.
+        marks: Where markers go.
+        buffers: Device memory allocated through it so far.
+    """
+
+    def __init__(self, device: Device, marks: Marks) -> None:
+        """Mark what goes to a device from now on."""
+        self.device, self.marks = device, marks
+        self.buffers: list[Buffer] = []
+        self._captured: _Captured | None = None
+
+    def stream(self, name: str) -> Stream:
+        stream = self.device.stream(name=name)
+        self.marks.stream(stream)
+        return stream
+
+    def event(self) -> Event:
+        return self.device.event()
+
+    def allocate(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
+        buffer = self.device.allocate(shape, dtype, name=name)
+        self.buffers.append(buffer)
+        self.marks.buffer(buffer)
+        return buffer
+
+    def pinned(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
+        buffer = self.device.host_buffer(shape, dtype, pinned=True, name=name)
+        self.marks.buffer(buffer)
+        return buffer
+
+    def launch(
+        self,
+        kernel: Kernel,
+        stream: Stream,
+        reads: Sequence[Buffer] = (),
+        writes: Sequence[Buffer] = (),
+    ) -> None:
+        self._use(reads, writes)
+        self.device.launch(kernel, stream, reads, writes)
+
+    def copy_async(self, destination: Buffer, source: Buffer, stream: Stream) -> None:
+        self._use((source,), (destination,))
+        self.device.copy_async(destination, source, stream)
+
+    def record(self, event: Event, stream: Stream) -> None:
+        event.record(stream)
+        self.marks.record(event, stream)
+
+    def wait(self, event: Event, stream: Stream) -> None:
+        self.marks.wait(event, stream)
+        event.wait(stream)
+
+    def sync(self, event: Event) -> None:
+        event.synchronize()
+        self.marks.sync(event)
+
+    @contextmanager
+    def capture(self, stream: Stream, name: str) -> Iterator[list[MarkedGraph]]:
+        """Capture as `Device.capture`; the graph is in the list that is yielded, afterwards."""
+        captured = self._captured = _Captured()
+        done: list[MarkedGraph] = []
+        try:
+            with self.device.capture(stream, name=name) as graph:
+                yield done
+        finally:
+            self._captured = None
+        number = next(_GRAPH_NUMBERS)
+        self.marks.graph(number, reads=captured.reads.values(), writes=captured.writes.values())
+        done.append(MarkedGraph(graph, number))
+
+    def replay(self, graph: MarkedGraph, stream: Stream) -> None:
+        self.marks.replay(graph.number)
+        graph.graph.replay(stream)
+
+    def range(self, name: str) -> AbstractContextManager[None]:
+        return self.marks.range(name)
+
+    def synchronize(self) -> None:
+        self.device.synchronize()
+
+    def elapse(self, kind: str, count: int = 1) -> None:
+        self.device.elapse(kind, count)
+
+    def _use(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
+        if self._captured is not None:
+            # A marker within a capture would fire at capture only.
+            self._captured.reads.update((buffer.address, buffer) for buffer in reads)
+            self._captured.writes.update((buffer.address, buffer) for buffer in writes)
+            return
+        for buffer in reads:
+            self.marks.use(buffer, "r")
+        for buffer in writes:
+            self.marks.use(buffer, "w")
