@@ -1,9 +1,10 @@
 """What the engine is told."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
+
+from instrumented_runtime.options import refuse_unknown, require
 
 PolicyName = Literal["host-sync", "event-wait", "forward-stream", "auto"]
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
@@ -70,24 +71,25 @@ class EngineConfig:
             ("max_tokens", 2),
             ("pipeline_parallel_size", 1),
             ("seed", 0),
+            # A padding request verifies within its one page.
+            ("page_size", self.speculative_tokens + 1),
+            ("num_pages", 1),
+            ("min_free_slots", 0),
         ):
-            _require(_is_count(getattr(self, name), least), name, f"a whole number ≥ {least}", self)
-        # A padding request verifies within its one page.
-        least = self.speculative_tokens + 1
-        _require(_is_count(self.page_size, least), "page_size", f"a whole number ≥ {least}", self)
-        for name, least in (("num_pages", 1), ("min_free_slots", 0)):
             value = getattr(self, name)
+            is_open = value is None and name in ("num_pages", "min_free_slots")
             allowed = f"a whole number ≥ {least}"
-            _require(value is None or _is_count(value, least), name, allowed, self)
-        _require(self.policy in POLICY_NAMES, "policy", f"one of {', '.join(POLICY_NAMES)}", self)
-        rules = get_args(DelayRule)
-        _require(self.delay_rule in rules, "delay_rule", f"one of {', '.join(rules)}", self)
+            require(is_open or (type(value) is int and value >= least), name, value, allowed)
+        for name, choices in (("policy", POLICY_NAMES), ("delay_rule", get_args(DelayRule))):
+            value = getattr(self, name)
+            require(value in choices, name, value, f"one of {', '.join(choices)}")
         for name in ("draft_miss_share", "draft_miss_spread"):
             value = getattr(self, name)
             is_share = isinstance(value, int | float) and not isinstance(value, bool)
-            _require(is_share and 0 <= value <= 1, name, "a share from 0 to 1", self)
+            require(is_share and 0 <= value <= 1, name, value, "a share from 0 to 1")
         for name in ("mix_decode", "needs_cpu_seq_lens", "is_checked", "has_tensors"):
-            _require(isinstance(getattr(self, name), bool), name, "true or false", self)
+            value = getattr(self, name)
+            require(isinstance(value, bool), name, value, "true or false")
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> "EngineConfig":
@@ -96,12 +98,7 @@ class EngineConfig:
         Raises:
             ValueError: An option is unknown or its value is not allowed.
         """
-        known = [part.name for part in fields(cls)]
-        for name in options:
-            if name not in known:
-                near = difflib.get_close_matches(str(name), known, n=1)
-                hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-                raise ValueError(f"{name}: no such option; {hint}")
+        refuse_unknown(options, [part.name for part in fields(cls)], "option")
         return cls(**options)  # type: ignore[arg-type]
 
     @property
@@ -124,12 +121,3 @@ class EngineConfig:
         """Pages of the cache, the padding page included."""
         given = self.num_pages
         return 1 + (self.max_running * self.pages_per_request if given is None else given)
-
-
-def _is_count(value: object, least: int) -> bool:
-    return type(value) is int and value >= least
-
-
-def _require(is_allowed: bool, name: str, allowed: str, config: EngineConfig) -> None:
-    if not is_allowed:
-        raise ValueError(f"{name}: {getattr(config, name)!r} is not allowed; give {allowed}")

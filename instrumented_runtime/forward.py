@@ -28,7 +28,8 @@ from instrumented_runtime.scheduling.future_map import DecodeInputs, FutureMap
 from instrumented_runtime.step_inputs import StepInputs
 
 # What a kernel does: its function, what it reads, what it writes.
-Work = tuple[Callable[..., None], Sequence[Buffer], Sequence[Buffer]]
+Work = tuple[Callable[..., None] | None, Sequence[Buffer], Sequence[Buffer]]
+_TIME_ONLY: Work = (None, (), ())
 
 
 def padded_size(batch_size: int) -> int:
@@ -45,7 +46,7 @@ class Stages:
     def __init__(self, device: MarkedDevice) -> None:
         """Launch on a device."""
         self._device = device
-        self._plain: dict[tuple[str, int], Kernel] = {}
+        self._kernels: dict[tuple[str, int, Callable[..., None] | None], Kernel] = {}
 
     def launch(
         self,
@@ -64,19 +65,18 @@ class Stages:
         """
         left = {role: iter(items) for role, items in does.items()}
         for kernel in kernels:
-            item = next(left[kernel.role], None) if kernel.role in left else None
-            if item is None:
-                self._device.launch(self.plain(kernel.name, cost(kernel)), stream)
-            else:
-                function, reads, writes = item
-                one = Kernel(kernel.name, cost(kernel), function)
-                self._device.launch(one, stream, reads, writes)
+            function, reads, writes = next(left.get(kernel.role, iter(())), _TIME_ONLY)
+            one = self.kernel(kernel.name, cost(kernel), function)
+            self._device.launch(one, stream, reads, writes)
 
-    def plain(self, name: str, cost_ns: int) -> Kernel:
-        """Return a kernel that only takes time."""
-        if (name, cost_ns) not in self._plain:
-            self._plain[name, cost_ns] = Kernel(name, cost_ns)
-        return self._plain[name, cost_ns]
+    def kernel(
+        self, name: str, cost_ns: int, function: Callable[..., None] | None = None
+    ) -> Kernel:
+        """Return the kernel of a name, time and function; one each, since a device keeps all."""
+        key = (name, cost_ns, function)
+        if key not in self._kernels:
+            self._kernels[key] = Kernel(name, cost_ns, function)
+        return self._kernels[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +142,6 @@ class DecodeGraphs:
         """Make the buffers."""
         self.size, self._k = size, config.speculative_tokens
         self._device, self._memory, self._costs = device, memory, costs
-        self._has_tensors = config.has_tensors
         k = self._k
 
         def int64s(name: str, *shape: int) -> Buffer:

@@ -100,7 +100,7 @@ class Launcher:
 
     def _prepare_kernels(self, size: int) -> Iterator[Kernel]:
         for name, request_ns in PREPARE:
-            yield self._stages.plain(name, SMALL_KERNEL_NS + request_ns * size)
+            yield self._stages.kernel(name, SMALL_KERNEL_NS + request_ns * size)
 
     def _launch_prefill(self, batch: Batch, inputs: StepInputs) -> None:
         stream, count = self._forward, len(batch.chunks) + len(batch.decode)

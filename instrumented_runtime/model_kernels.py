@@ -6,6 +6,7 @@ the request table and page 0 are padding, which padded batches read and write ha
 """
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 from instrumented_runtime.devices import store_rows
@@ -25,6 +26,7 @@ def embed(tokens: "Tensor", embedding: "Tensor", hidden: "Tensor") -> None:
     hidden.copy_(embedding[tokens.flatten()])
 
 
+@cache
 def write_values(layer: int, page_size: int) -> Function:
     """Return the kernel that writes a layer's values of `n` tokens where their pages are."""
 
@@ -42,6 +44,7 @@ def write_values(layer: int, page_size: int) -> Function:
     return function
 
 
+@cache
 def attend(layer: int, page_size: int) -> Function:
     """Return the kernel that adds to `hidden` the window of values before each token."""
 

@@ -100,14 +100,12 @@ class Repeating:
 class Engines:
     """Engines that decode, by policy, and what they have to say.
 
-    All share one device, so that kernels spin equally long, and none is dropped: an engine takes
-    new memory to be zero, and memory of a dropped one would be handed out as it was left.
+    All share one device, so that kernels spin equally long.
     """
 
     def __init__(self, device_scale: float) -> None:
         self.device = TorchDevice()
         self._costs = Costs(device_scale=device_scale)
-        self._kept: list[Engine] = []
         oracle = replace(CONFIG, has_tensors=False)
         requests = _requests()
         virtual = VirtualDevice(VirtualConfig(tensors=False, host_costs_ns=self._costs.host_ns))
@@ -120,7 +118,6 @@ class Engines:
         """Return a new engine that decodes all its requests, warm, and those."""
         config = replace(CONFIG, policy=policy)
         engine = Engine(self.device, config, costs=self._costs, marks=marks)
-        self._kept.append(engine)
         requests = _requests()
         for request in requests:
             engine.add(request)

@@ -129,6 +129,7 @@ class FutureMap:
         if not batch.batch_size:
             return
         with self._device.range("FutureMap.resolve_seq_lens_cpu"):
+            self._refuse_unannounced()
             self._wait(stream)
             self._is_fresh = False
             self._device.launch(
@@ -158,8 +159,7 @@ class FutureMap:
         if not batch.batch_size:
             return
         with self._device.range("FutureMap.resolve_mixed_spec_tails"):
-            if self.publish_ready is not None:
-                self._policy.wait(self._device, self.publish_ready, stream)
+            self._wait(stream)
             self._device.launch(
                 self._resolve_tails,
                 stream,
@@ -167,12 +167,14 @@ class FutureMap:
                 list(tails),
             )
 
-    def _wait(self, stream: Stream) -> None:
+    def _refuse_unannounced(self) -> None:
         if self._is_checked and not self._is_fresh:
             raise FutureMapError(
                 "FutureMap: lengths are resolved that no step announced since the last resolve; "
                 "publish has to record its event"
             )
+
+    def _wait(self, stream: Stream) -> None:
         if self.publish_ready is not None:
             self._policy.wait(self._device, self.publish_ready, stream)
 

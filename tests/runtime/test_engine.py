@@ -403,3 +403,13 @@ def test_a_device_that_is_not_for_this_engine_is_refused_with_what_to_give_it():
     blind = VirtualDevice(Config(tensors=False, host_costs_ns=Costs().host_ns))
     with pytest.raises(ValueError, match="give EngineConfig\\(has_tensors=False\\)"):
         Engine(blind, EngineConfig(max_running=1))
+
+
+def test_to_serve_the_same_again_makes_no_new_kernels():
+    # A device keeps every kernel that it was ever given.
+    engine = engine_of(has_tensors=False)
+    seen = engine._device.device._host.record.kernels
+    engine.run([Request(1, (1, 2, 3), 10)])
+    before = len(seen)
+    engine.run([Request(2, (4, 5, 6), 10)])
+    assert len(seen) == before

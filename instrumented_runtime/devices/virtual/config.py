@@ -1,10 +1,10 @@
 """How the virtual device behaves, and the constants of its time."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 
+from instrumented_runtime.options import refuse_unknown, require
 from instrumented_runtime.recorder.layout import APIS
 
 ROCM_VERSIONS = ("7.2", "10")
@@ -64,18 +64,18 @@ class Timing:
         for name in _names(self):
             value = getattr(self, name)
             if name.endswith("_per_ns"):
-                _require(
+                require(
                     _is_number(value) and 1e-6 <= value <= 1e6,
                     f"timing.{name}",
                     value,
                     "a number from 1e-6 to 1e6",
                 )
             elif name != "calls_ns":
-                _require(is_count(value), f"timing.{name}", value, "a whole number ≥ 0")
-        _require(isinstance(self.calls_ns, Mapping), "timing.calls_ns", self.calls_ns, "a table")
-        _refuse_unknown(self.calls_ns, [api.name for api in APIS], "HIP call")
+                require(is_count(value), f"timing.{name}", value, "a whole number ≥ 0")
+        require(isinstance(self.calls_ns, Mapping), "timing.calls_ns", self.calls_ns, "a table")
+        refuse_unknown(self.calls_ns, [api.name for api in APIS], "HIP call")
         for call, value in self.calls_ns.items():
-            _require(is_count(value), f"timing.calls_ns[{call!r}]", value, "a whole number ≥ 0")
+            require(is_count(value), f"timing.calls_ns[{call!r}]", value, "a whole number ≥ 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,29 +117,29 @@ class Config:
         Raises:
             ValueError: Names the field and what is allowed.
         """
-        _require(is_count(self.seed), "seed", self.seed, "a whole number ≥ 0")
+        require(is_count(self.seed), "seed", self.seed, "a whole number ≥ 0")
         for name in ("tensors", "launch_blocking", "ordering_edges"):
             value = getattr(self, name)
-            _require(isinstance(value, bool), name, value, "true or false")
+            require(isinstance(value, bool), name, value, "true or false")
         queues = self.max_hw_queues
-        _require(
+        require(
             is_count(queues) and 1 <= queues <= 64,
             "max_hw_queues",
             queues,
             "a number from 1 to 64",
         )
         copies = self.serialize_copy
-        _require(is_count(copies) and copies <= 3, "serialize_copy", copies, "0, 1, 2 or 3")
-        _require(self.rocm in ROCM_VERSIONS, "rocm", self.rocm, " or ".join(ROCM_VERSIONS))
+        require(is_count(copies) and copies <= 3, "serialize_copy", copies, "0, 1, 2 or 3")
+        require(self.rocm in ROCM_VERSIONS, "rocm", self.rocm, " or ".join(ROCM_VERSIONS))
         jitter = self.kernel_jitter
-        _require(
+        require(
             _is_number(jitter) and 0 <= jitter < 1, "kernel_jitter", jitter, "a share from 0 to 1"
         )
         costs = self.host_costs_ns
-        _require(isinstance(costs, Mapping), "host_costs_ns", costs, "a table")
+        require(isinstance(costs, Mapping), "host_costs_ns", costs, "a table")
         for kind, cost in costs.items():
-            _require(is_count(cost), f"host_costs_ns[{kind!r}]", cost, "a whole number ≥ 0")
-        _require(isinstance(self.timing, Timing), "timing", self.timing, "a table of constants")
+            require(is_count(cost), f"host_costs_ns[{kind!r}]", cost, "a whole number ≥ 0")
+        require(isinstance(self.timing, Timing), "timing", self.timing, "a table of constants")
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> "Config":
@@ -150,10 +150,10 @@ class Config:
         """
         given = dict(options)
         known = _names(cls)
-        _refuse_unknown(given, known, "option")
+        refuse_unknown(given, known, "option")
         timing = given.get("timing")
         if isinstance(timing, Mapping):
-            _refuse_unknown(timing, _names(Timing), "option of timing")
+            refuse_unknown(timing, _names(Timing), "option of timing")
             given["timing"] = Timing(**timing)
         return cls(**given)  # type: ignore[arg-type]
 
@@ -174,7 +174,7 @@ class Config:
             ("AMD_SERIALIZE_COPY", "serialize_copy"),
         ):
             if text := environment.get(variable):
-                _require(
+                require(
                     text.isascii() and text.isdecimal() and len(text) < 9,
                     variable,
                     text,
@@ -210,21 +210,8 @@ def _names(of: "Timing | Config | type[Timing | Config]") -> list[str]:
 
 
 def _switch(variable: str, text: str) -> bool:
-    _require(text in _SWITCHES, variable, text, "0 or 1")
+    require(text in _SWITCHES, variable, text, "0 or 1")
     return _SWITCHES[text]
-
-
-def _refuse_unknown(given: Mapping[str, object], known: list[str], what: str) -> None:
-    for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-            raise ValueError(f"{name}: no such {what}; {hint}")
-
-
-def _require(is_allowed: bool, name: str, value: object, allowed: str) -> None:
-    if not is_allowed:
-        raise ValueError(f"{name}: {value!r} is not allowed; give {allowed}")
 
 
 def is_count(value: object) -> bool:

@@ -8,7 +8,7 @@ call that does not wait returns in a few microseconds.
 
 import polars as pl
 
-from tracekit.analyses.idle_gaps.gaps import ends_gap
+from tracekit.analyses.idle_gaps.gaps import BEFORE_EVERYTHING, ends_gap
 from tracekit.analyses.idle_gaps.leads import leads
 from tracekit.api_calls import BLOCKING_KINDS
 from tracekit.intervals.matching import nearest
@@ -21,9 +21,6 @@ MIN_UNNAMED_WAIT_NS = 40_000
 # Host and device clocks are matched to a few microseconds; a call may seem to return just before
 # the work that released it. 10 µs is far below the waits that matter.
 CLOCK_TOLERANCE_NS = 10_000
-
-# Sorts before every time of a trace and leaves room to subtract.
-_BEFORE_EVERYTHING = -(1 << 62)
 
 
 def blocking_calls(
@@ -114,7 +111,7 @@ def _own_copies(
 def _ends_by_submission(submitted: pl.DataFrame) -> pl.DataFrame:
     """Return process, device, stream, `at` and `end_ns` of the ops as they were submitted."""
     # An op whose call was not recorded was submitted before whatever was.
-    at = pl.col("call_start_ns").fill_null(_BEFORE_EVERYTHING)
+    at = pl.col("call_start_ns").fill_null(BEFORE_EVERYTHING)
     return submitted.select("process_id", "device_id", "stream_id", "end_ns", at=at).sort("at")
 
 

@@ -5,6 +5,9 @@ import polars as pl
 from tracekit.api_calls import queued_before_recording
 from tracekit.tables.rows import rows_of
 
+# Sorts before every time of a trace and leaves room to subtract.
+BEFORE_EVERYTHING = -(1 << 62)
+
 
 def submitted_ops(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the ops that keep a device busy, with the call that submitted each.

@@ -2,10 +2,9 @@
 
 import polars as pl
 
-_LANE = ["process_id", "device_id"]
+from tracekit.analyses.idle_gaps.gaps import BEFORE_EVERYTHING
 
-# As an end: sorts before every time of a trace.
-_NOTHING = -(1 << 62)
+_LANE = ["process_id", "device_id"]
 
 
 def leads(gaps: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
@@ -60,7 +59,7 @@ def _first_leads(spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     # Until when earlier calls of the span keep the device busy. Ops of one call, as the nodes of a
     # graph, are no lead over each other: all of them see what the first sees.
     reach = pl.col("end_ns").cum_max().over(span.set_sorted()).shift(1)
-    earlier = pl.when(span == span.shift(1)).then(reach).otherwise(_NOTHING)
+    earlier = pl.when(span == span.shift(1)).then(reach).otherwise(BEFORE_EVERYTHING)
     busy_until = pl.when(start != start.shift(1)).then(earlier).forward_fill()
     return (
         inside.filter(busy_until >= pl.col("call_end_ns"))
