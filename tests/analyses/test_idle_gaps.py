@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from tracekit.analyses.idle_gaps import ANALYSIS
-from tracekit.analyses.idle_gaps.pieces import idle_pieces
+from tracekit.idle_time.pieces import idle_pieces
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.identity import WINDOWS
 

@@ -6,8 +6,8 @@ import polars as pl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracekit.analyses.idle_gaps.blocking import CLOCK_TOLERANCE_NS, MIN_UNNAMED_WAIT_NS
-from tracekit.analyses.idle_gaps.pieces import idle_pieces
+from tracekit.idle_time.blocking import CLOCK_TOLERANCE_NS, MIN_UNNAMED_WAIT_NS
+from tracekit.idle_time.pieces import idle_pieces
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.identity import WINDOWS
 

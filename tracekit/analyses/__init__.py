@@ -55,7 +55,7 @@ def analyses() -> dict[str, Analysis]:
 def fingerprint() -> str:
     """Return a hash of the code that makes results; stored results of other code do not count."""
     root = Path(__file__).parents[1]
-    rooms = ("analyses", "intervals", "tables")
+    rooms = ("analyses", "idle_time", "intervals", "ordering", "tables")
     files = [file for room in rooms for file in (root / room).rglob("*.py")]
     digest = hashlib.sha256()
     for file in sorted([*files, root / "api_calls.py", root / "units.py"]):

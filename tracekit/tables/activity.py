@@ -165,14 +165,28 @@ RANGES = Table(
 
 ACCESSES = Table(
     "accesses",
-    "one declared use of a buffer",
+    "one declared use of a buffer by a launch, a copy or a graph launch",
     (
-        id_column("op_id", "op", "The op that uses it."),
-        id_column("graph_launch_id", "call", "The graph launch that uses it."),
-        text_column("buffer", "Name of the buffer."),
+        id_column("call_id", "call", "The call that submitted what uses it."),
+        text_column("buffer", "Name of the buffer, or its number where it has none."),
         Column("address", pl.UInt64(), "First byte.", Unit.ADDRESS),
         Column("size_bytes", pl.Int64(), "Length.", Unit.BYTES),
         enum_column("mode", ("read", "write"), "How it is used."),
+    ),
+)
+
+MARKS = Table(
+    "marks",
+    "one marker about an event: recorded, waited for by a stream, or by the host",
+    (
+        id_column("range_id", "range", "The marker."),
+        _PROCESS,
+        _THREAD,
+        time_column("time_ns", "When the host said so."),
+        enum_column("statement", ("record", "wait", "sync"), "What was done."),
+        Column("event_key", pl.Int64(), "Handle of the event; handles are recycled."),
+        id_column("stream_id", "stream", "The stream that records or waits.", narrow=True),
+        id_column("call_id", "call", "The API call it speaks of; null when none was recorded."),
     ),
 )
 

@@ -1,6 +1,6 @@
 """Every canonical table by name: the contract between formats and analyses."""
 
-from tracekit.tables.activity import ACCESSES, CALLS, COPIES, COUNTERS, OPS, RANGES, WAITS
+from tracekit.tables.activity import ACCESSES, CALLS, COPIES, COUNTERS, MARKS, OPS, RANGES, WAITS
 from tracekit.tables.identity import (
     DEVICES,
     PROCESS_DEVICES,
@@ -26,6 +26,7 @@ TABLES = {
         WAITS,
         RANGES,
         ACCESSES,
+        MARKS,
         COUNTERS,
         NOTES,
     )

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from tracekit.analyses.idle_gaps.gaps import BEFORE_EVERYTHING
+from tracekit.idle_time.gaps import BEFORE_EVERYTHING
 
 _LANE = ["process_id", "device_id"]
 

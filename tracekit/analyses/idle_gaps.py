@@ -24,10 +24,10 @@ trace has no waits.
 import polars as pl
 
 from tracekit.analyses import Analysis
-from tracekit.analyses.idle_gaps.pieces import CAUSES, PARTS, idle_pieces
-from tracekit.analyses.idle_gaps.under import innermost_around, without_counters
 from tracekit.api_calls import call_kind
 from tracekit.findings import Finding, FindingSeverity
+from tracekit.idle_time.pieces import CAUSES, PARTS, idle_pieces
+from tracekit.idle_time.under import innermost_around, without_counters
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.tables.notes import Note, Severity
 from tracekit.tables.rows import rows_of

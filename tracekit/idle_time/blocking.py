@@ -8,9 +8,9 @@ call that does not wait returns in a few microseconds.
 
 import polars as pl
 
-from tracekit.analyses.idle_gaps.gaps import BEFORE_EVERYTHING, ends_gap
-from tracekit.analyses.idle_gaps.leads import leads
 from tracekit.api_calls import BLOCKING_KINDS
+from tracekit.idle_time.gaps import BEFORE_EVERYTHING, ends_gap
+from tracekit.idle_time.leads import leads
 from tracekit.intervals.matching import nearest
 from tracekit.tables.rows import rows_of
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
-from tracekit.analyses.idle_gaps.blocking import blocking_calls, gap_owners
-from tracekit.analyses.idle_gaps.gaps import device_gaps, outside, submitted_ops
-from tracekit.analyses.idle_gaps.under import range_steps, silences
+from tracekit.idle_time.blocking import blocking_calls, gap_owners
+from tracekit.idle_time.gaps import device_gaps, outside, submitted_ops
+from tracekit.idle_time.under import range_steps, silences
 from tracekit.intervals import clip, intersect, subtract
 from tracekit.intervals.matching import nearest
 from tracekit.tables.rows import rows_of

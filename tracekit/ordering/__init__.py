@@ -1,0 +1,1 @@
+"""Happens-before: which work is ordered with which, by what, and how surely."""
