@@ -25,7 +25,9 @@ from limits import Limit, exit_status
 from instrumented_runtime.marks import BackendError, Marks, backend_named
 
 OFF_LIMIT_US = 0.3
-BUFFER = SimpleNamespace(name="page_table", address=0x7F00_1234_5678, size_bytes=4096)
+BUFFER = SimpleNamespace(
+    name="page_table", address=0x7F00_1234_5678, size_bytes=4096, place="device"
+)
 STREAM = SimpleNamespace(name="forward", handle=0x55D0_1234_5678, flags="nonblocking")
 EVENT = SimpleNamespace(handle=0x66A0_1234_5678)
 CALLS = {

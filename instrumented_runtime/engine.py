@@ -207,7 +207,11 @@ class Engine:
 
     @contextmanager
     def _marked_step(self, batch: Batch | None) -> Iterator[None]:
-        """Mark a step; its tokens are those handed out since the one before began."""
+        """Mark a step; its tokens are those handed out since the one before began.
+
+        Who waits for a slot, and the slots, are counted when the batch is made: nobody whom it
+        admits waits.
+        """
         if batch is None:
             with self._device.range("drain"):
                 yield
@@ -217,8 +221,14 @@ class Engine:
             kind = "verify"
         size = len(batch.chunks) + len(batch.decode)
         tokens, self._num_new_tokens = self._num_new_tokens, 0
-        marks = self._device.marks
-        with marks.step(self._num_steps, kind=kind, batch_size=size, tokens=tokens):
+        with self._device.marks.step(
+            self._num_steps,
+            kind=kind,
+            batch_size=size,
+            tokens=tokens,
+            waiting=self.num_waiting,
+            free=self._scheduler.num_allocatable,
+        ):
             yield
         self._num_steps += 1
 

@@ -5,6 +5,7 @@ import re
 import polars as pl
 
 from tracekit.tables.activity import CALL_KINDS
+from tracekit.tables.rows import rows_of
 
 LAUNCH_KINDS = ("launch", "graph_launch")
 # Calls that return when device work is done; copies may too, see `copy_blocks`.
@@ -31,6 +32,7 @@ _KINDS = tuple(
         (r"Malloc|MemAlloc|HostAlloc|MemCreate", "malloc"),
     )
 )
+_CAPTURE = r"StreamBeginCapture|StreamEndCapture"
 
 
 def call_kind(name: str) -> str:
@@ -61,6 +63,60 @@ def queued_before_recording(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.Series
     first = dict(recorded.iter_rows())
     lowest = pl.col("process_id").replace_strict(first, default=None, return_dtype=pl.Int64)
     return ops.select(pl.col("correlation_id") < lowest).to_series()
+
+
+def leads_over_calls(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+    """Return by how much each op starts before the call that launched it began.
+
+    A lead above 0 cannot be: the clocks of host and device differ by at least that much. Null where
+    the op's call was not recorded.
+
+    Args:
+        ops: `call_id`, `start_ns`.
+        calls: `call_id` (ascending), `start_ns`.
+    """
+    called = rows_of(ops["call_id"], calls.select("call_id", "start_ns"), "call_id")["start_ns"]
+    return (called - ops["start_ns"]).alias("lead_ns")
+
+
+def stream_waits(calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that made a stream wait for an event.
+
+    A call made while its thread captures a graph makes no stream wait.
+
+    Args:
+        calls: `process_id`, `thread_id`, `name`, `kind`, `start_ns`, and whatever is to be kept.
+    """
+    asked = calls.filter(pl.col("kind") == "event_wait")
+    if asked.is_empty():
+        return asked
+    thread = ["process_id", "thread_id"]
+    name = pl.col("name").cast(pl.String)
+    # A look at each distinct name, not at each call's.
+    capturing = calls.select("name").unique().filter(name.str.contains(_CAPTURE))
+    edges = (
+        calls.join(capturing, on="name", how="semi")
+        .select(*thread, "start_ns", begins=name.str.contains("Begin"))
+        .sort("start_ns")
+    )
+    placed = asked.with_row_index("row").sort("start_ns")
+    placed = placed.join_asof(edges, on="start_ns", by=thread, check_sortedness=False).sort("row")
+    return asked.filter(~placed["begins"].fill_null(value=False))
+
+
+def untold_waits(calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return the `stream_waits` of which the trace does not say what they wait for.
+
+    That is not said where it knows neither the call that recorded the event nor when the wait was
+    over.
+
+    Args:
+        calls: As `stream_waits`, and `call_id`.
+        waits: `wait_call_id`, `record_call_id`, `pending_end_ns`.
+    """
+    is_told = pl.col("record_call_id").is_not_null() | pl.col("pending_end_ns").is_not_null()
+    told = waits.filter(is_told).select(call_id="wait_call_id")
+    return stream_waits(calls).join(told, on="call_id", how="anti", maintain_order="left")
 
 
 def copy_blocks(name: str, direction: str | None) -> bool | None:

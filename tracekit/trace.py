@@ -37,6 +37,19 @@ class StoredResults:
     by_name: Mapping[str, StoredResult]
 
 
+@dataclass(frozen=True, slots=True)
+class CycleTimes:
+    """How long a cycle of the traced program takes, under the profiler and without it."""
+
+    traced_cycle_ns: float
+    untraced_cycle_ns: float
+
+    @property
+    def slowdown(self) -> float:
+        """How many times as long a cycle takes under the profiler."""
+        return self.traced_cycle_ns / self.untraced_cycle_ns
+
+
 @dataclass
 class Trace:
     """Frames by table name, what the reader could not know, and where it all came from.
@@ -50,6 +63,7 @@ class Trace:
         sources: Paths read, as the user gave them.
         format_name: Name of the format they are in.
         results: Analyses of the whole trace that a run directory holds, if any.
+        cycle_times: What tracing costs, where the program was timed without the profiler, too.
     """
 
     frames: Mapping[str, pl.DataFrame | pl.LazyFrame]
@@ -57,6 +71,7 @@ class Trace:
     sources: Sequence[str]
     format_name: str
     results: StoredResults | None = None
+    cycle_times: CycleTimes | None = None
     _loaded: dict[str, pl.DataFrame] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -138,12 +153,15 @@ def join_traces(traces: Sequence[Trace]) -> Trace:
         for space, largest in _largest_ids(frames).items():
             shifts[space] = shifts.get(space, 0) + largest + 1
     joined = _one_row_per_device({name: pl.concat(frames) for name, frames in parts.items()})
-    return Trace.from_frames(
+    timed = [trace.cycle_times for trace in traces if trace.cycle_times is not None]
+    whole = Trace.from_frames(
         joined,
         notes=[note for trace in traces for note in trace.notes],
         sources=[source for trace in traces for source in trace.sources],
         format_name=traces[0].format_name,
     )
+    whole.cycle_times = max(timed, key=lambda times: times.slowdown, default=None)
+    return whole
 
 
 def _shifted(table: Table, shifts: Mapping[str, int]) -> list[pl.Expr]:

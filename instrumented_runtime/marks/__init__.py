@@ -89,13 +89,32 @@ class Marks:
         kind: str = "",
         batch_size: int | None = None,
         tokens: int | None = None,
+        waiting: int | None = None,
+        free: int | None = None,
     ) -> AbstractContextManager[None]:
-        """Return the range of one engine step, to be entered once."""
+        """Return the range of one engine step, to be entered once.
+
+        Args:
+            number: Its number.
+            kind: What it computes: prefill, decode, …
+            batch_size: Requests in it.
+            tokens: How many it yields.
+            waiting: Requests that it leaves waiting for a slot.
+            free: Slots that it leaves free.
+        """
         if self._backend is None:
             return _NO_RANGE
         return _Range(
             self._backend,
-            _text("step", number, kind=clean(kind) or None, bs=batch_size, tokens=tokens),
+            _text(
+                "step",
+                number,
+                kind=clean(kind) or None,
+                bs=batch_size,
+                tokens=tokens,
+                waiting=waiting,
+                free=free,
+            ),
         )
 
     def range(self, name: str) -> AbstractContextManager[None]:
@@ -111,12 +130,14 @@ class Marks:
                 addr=buffer.address,
                 size=buffer.size_bytes,
                 name=clean(buffer.name) or None,
+                place=buffer.place,
             )
 
-    def use(self, buffer: Buffer, mode: Literal["r", "w"]) -> None:
-        """Say that the next launch or copy of this thread reads or writes a buffer."""
+    def use(self, buffer: Buffer, mode: Literal["r", "w"], stream: Stream | None = None) -> None:
+        """Say that this thread's next launch or copy, to a stream, reads or writes a buffer."""
         if self._backend is not None:
-            self._mark("use", buffer.address, mode=mode)
+            handle = None if stream is None else stream.handle
+            self._mark("use", buffer.address, mode=mode, stream=handle)
 
     def graph(
         self, graph: int, *, reads: Iterable[Buffer] = (), writes: Iterable[Buffer] = ()
@@ -136,10 +157,10 @@ class Marks:
             some = tuple(accesses[first : first + _DECLARED_PER_TEXT])
             self._mark("graph", graph, declares=some)
 
-    def replay(self, graph: int) -> None:
-        """Say that the next graph launch of this thread launches this graph."""
+    def replay(self, graph: int, stream: Stream | None = None) -> None:
+        """Say that the next graph launch of this thread launches this graph into a stream."""
         if self._backend is not None:
-            self._mark("replay", graph)
+            self._mark("replay", graph, stream=None if stream is None else stream.handle)
 
     def record(self, event: Event, stream: Stream) -> None:
         """Say that an event has been recorded in a stream; after the call."""

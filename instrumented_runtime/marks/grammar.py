@@ -58,6 +58,7 @@ NAME = Kind(
     f"a name of 1 to {MAX_NAME} characters", re.compile(rf"[{_IN_NAMES}]{{1,{MAX_NAME}}}"), str, str
 )
 FLAGS = Kind("blocking, nonblocking or null", re.compile("blocking|nonblocking|null"), str, str)
+PLACE = Kind("device, pinned or pageable", re.compile("device|pinned|pageable"), str, str)
 MODE = Kind("r or w", re.compile("[rw]"), str, str)
 DECLARES = Kind(
     "declares r:0x… w:0x…", re.compile(rf"declares(?: [rw]:{_HEX})*"), _accesses, _declaration
@@ -85,13 +86,17 @@ VERBS = {
     "stream": Verb(HANDLE, {"flags": FLAGS, "device": NUMBER, "name": NAME}, frozenset({"name"})),
     "step": Verb(
         NUMBER,
-        {"kind": NAME, "bs": NUMBER, "tokens": NUMBER},
-        frozenset({"kind", "bs", "tokens"}),
+        {"kind": NAME, "bs": NUMBER, "tokens": NUMBER, "waiting": NUMBER, "free": NUMBER},
+        frozenset({"kind", "bs", "tokens", "waiting", "free"}),
     ),
-    "buffer": Verb(HANDLE, {"addr": HANDLE, "size": NUMBER, "name": NAME}, frozenset({"name"})),
-    "use": Verb(HANDLE, {"mode": MODE}, bare="mode"),
+    "buffer": Verb(
+        HANDLE,
+        {"addr": HANDLE, "size": NUMBER, "name": NAME, "place": PLACE},
+        frozenset({"name", "place"}),
+    ),
+    "use": Verb(HANDLE, {"mode": MODE, "stream": HANDLE}, frozenset({"stream"}), bare="mode"),
     "graph": Verb(HANDLE, {"declares": DECLARES}, bare="declares"),
-    "replay": Verb(HANDLE),
+    "replay": Verb(HANDLE, {"stream": HANDLE}, frozenset({"stream"})),
     "record": Verb(HANDLE, {"stream": HANDLE}),
     "wait": Verb(HANDLE, {"stream": HANDLE}),
     "sync": Verb(HANDLE),

@@ -69,11 +69,11 @@ class MarkedDevice:
         reads: Sequence[Buffer] = (),
         writes: Sequence[Buffer] = (),
     ) -> None:
-        self._use(reads, writes)
+        self._use(stream, reads, writes)
         self.device.launch(kernel, stream, reads, writes)
 
     def copy_async(self, destination: Buffer, source: Buffer, stream: Stream) -> None:
-        self._use((source,), (destination,))
+        self._use(stream, (source,), (destination,))
         self.device.copy_async(destination, source, stream)
 
     def record(self, event: Event, stream: Stream) -> None:
@@ -103,7 +103,7 @@ class MarkedDevice:
         done.append(MarkedGraph(graph, number))
 
     def replay(self, graph: MarkedGraph, stream: Stream) -> None:
-        self.marks.replay(graph.number)
+        self.marks.replay(graph.number, stream)
         graph.graph.replay(stream)
 
     def range(self, name: str) -> AbstractContextManager[None]:
@@ -115,13 +115,13 @@ class MarkedDevice:
     def elapse(self, kind: str, count: int = 1) -> None:
         self.device.elapse(kind, count)
 
-    def _use(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
+    def _use(self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> None:
         if self._captured is not None:
             # A marker within a capture would fire at capture only.
             self._captured.reads.update((buffer.address, buffer) for buffer in reads)
             self._captured.writes.update((buffer.address, buffer) for buffer in writes)
             return
         for buffer in reads:
-            self.marks.use(buffer, "r")
+            self.marks.use(buffer, "r", stream)
         for buffer in writes:
-            self.marks.use(buffer, "w")
+            self.marks.use(buffer, "w", stream)

@@ -120,7 +120,7 @@ def assert_read_or_refused(path):
 def test_the_undamaged_file_has_rows_of_every_table(whole):
     trace = read(whole[0])
 
-    lacking = {"accesses", "marks", "notes"}
+    lacking = {"accesses", "marks", "messages", "notes"}
     empty = {name for name in TABLES if trace.table(name).is_empty()}
     assert empty <= lacking
     assert not {note.code for note in trace.notes if note.severity in BAD}

@@ -151,7 +151,7 @@ def test_recorded_waits_are_taken_as_they_are(tmp_path, frame):
 
     expected = """
         wait_id process_id waiting_stream_id waiting_queue_id recording_stream_id recording_queue_id wait_call_id record_call_id pending_start_ns pending_end_ns evidence
-        0       0          2                 2                1                   1                  1            0              90               120            recorded
+        0       0          4                 2                3                   1                  1            0              90               120            recorded
     """
     assert_frame_equal(trace.table("waits"), frame("waits", expected))
     assert "rocpd.waits-not-recorded" not in counts(trace)

@@ -26,6 +26,6 @@ def test_the_example_runs_and_its_report_blames_who_the_page_says(tmp_path, poli
     blamed = [
         finding.evidence["marker"]
         for finding in report.findings
-        if finding.code == "host-blocked.event-sync"
+        if finding.code == "host-blocked.publish-event"
     ]
     assert ("FutureMap.resolve_seq_lens_cpu" in blamed) == is_blamed

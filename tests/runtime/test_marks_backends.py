@@ -90,7 +90,7 @@ from types import SimpleNamespace
 from instrumented_runtime.marks import Marks, backend_named
 
 marks = Marks(backend_named(sys.argv[1]))
-table = SimpleNamespace(name="page table;é", address=0x7F00, size_bytes=4096)
+table = SimpleNamespace(name="page table;é", address=0x7F00, size_bytes=4096, place="device")
 marks.buffer(table)
 with marks.step(12, kind="verify", batch_size=8, tokens=26):
     marks.use(table, "r")
@@ -98,7 +98,7 @@ with marks.step(12, kind="verify", batch_size=8, tokens=26):
 marks.graph(3, reads=[SimpleNamespace(address=2**64 - 1 - n) for n in range(8)])
 """
 WRITTEN = f"""\
-mark tk1 buffer 0x7f00 addr=0x7f00 size=4096 name=page_table__
+mark tk1 buffer 0x7f00 addr=0x7f00 size=4096 name=page_table__ place=device
 push tk1 step 12 kind=verify bs=8 tokens=26
 mark tk1 use 0x7f00 r
 mark tk1 use 0x7f00 r
@@ -183,7 +183,7 @@ def test_an_nvtx_profiler_gets_the_bytes_that_were_written(tmp_path, name):
 
 class Thing:
     handle = address = 0x7F00
-    name, flags, size_bytes = "page table;é", "nonblocking", 4096
+    name, flags, size_bytes, place = "page table;é", "nonblocking", 4096, "device"
 
 
 def test_the_texts_come_back_from_a_trace_of_pytorchs_profiler(tmp_path):
@@ -208,7 +208,7 @@ def test_the_texts_come_back_from_a_trace_of_pytorchs_profiler(tmp_path):
     markers = ranges.filter(kind="marker").sort("start_ns", "range_id")
     written = [
         "tk1 stream 0x7f00 flags=nonblocking device=0 name=page_table__",
-        "tk1 buffer 0x7f00 addr=0x7f00 size=4096 name=page_table__",
+        "tk1 buffer 0x7f00 addr=0x7f00 size=4096 name=page_table__ place=device",
         "tk1 step 12 kind=verify bs=8 tokens=26",
         "tk1 use 0x7f00 w",
         "tk1 step 13 kind=draft",

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from instrumented_runtime.devices.virtual import VirtualDevice
 from instrumented_runtime.marks import Marks, Statement, clean, parse, write
-from instrumented_runtime.marks.grammar import DECLARES, FLAGS, HANDLE, MODE, NAME, NUMBER, VERBS
+from instrumented_runtime.marks.grammar import (
+    DECLARES,
+    FLAGS,
+    HANDLE,
+    MODE,
+    NAME,
+    NUMBER,
+    PLACE,
+    VERBS,
+)
 
 DOCUMENT = (Path(__file__).resolve().parents[2] / "docs" / "markers.md").read_text()
 ROWS = re.findall(r"^\| `(.+?)`.* \| `(tk1 .+?)` \|", DOCUMENT, re.MULTILINE)
@@ -20,6 +29,7 @@ VALUES = {
     HANDLE: HANDLES,
     NAME: st.text().map(clean).filter(bool),
     FLAGS: st.sampled_from(["blocking", "nonblocking", "null"]),
+    PLACE: st.sampled_from(["device", "pinned", "pageable"]),
     MODE: st.sampled_from("rw"),
     DECLARES: st.lists(st.tuples(st.sampled_from("rw"), HANDLES), max_size=7).map(tuple),
 }
@@ -54,8 +64,9 @@ class Recorder:
 class Thing:
     """A stream, event or buffer, as far as a marker needs one."""
 
-    def __init__(self, handle, name="", flags="nonblocking", size_bytes=0):
+    def __init__(self, handle, name="", flags="nonblocking", size_bytes=0, place="device"):
         self.handle = self.address = handle
+        self.place = place
         self.name, self.flags, self.size_bytes = name, flags, size_bytes
 
 
@@ -67,11 +78,13 @@ def test_every_method_writes_its_statement():
     marks.stream(forward)
     marks.stream(null, device=1)
     marks.buffer(table)
-    with marks.step(12, kind="verify", batch_size=8, tokens=26):
+    marks.buffer(Thing(0x8F00, place="pinned"))
+    with marks.step(12, kind="verify", batch_size=8, tokens=26, waiting=3, free=0):
         marks.use(table, "r")
-        marks.use(table, "w")
+        marks.use(table, "w", forward)
     with marks.step(13):
         marks.replay(3)
+        marks.replay(3, null)
     marks.graph(3, reads=[table, Thing(0x8F00)], writes=[Thing(0x9F00)])
     marks.graph(4)
     marks.record(event, forward)
@@ -80,13 +93,15 @@ def test_every_method_writes_its_statement():
     assert recorder.texts == [
         "tk1 stream 0x55d0 flags=nonblocking device=0 name=forward",
         "tk1 stream 0x0 flags=null device=1",
-        "tk1 buffer 0x7f00 addr=0x7f00 size=4096 name=page_table_1",
-        "push tk1 step 12 kind=verify bs=8 tokens=26",
+        "tk1 buffer 0x7f00 addr=0x7f00 size=4096 name=page_table_1 place=device",
+        "tk1 buffer 0x8f00 addr=0x8f00 size=0 place=pinned",
+        "push tk1 step 12 kind=verify bs=8 tokens=26 waiting=3 free=0",
         "tk1 use 0x7f00 r",
-        "tk1 use 0x7f00 w",
+        "tk1 use 0x7f00 w stream=0x55d0",
         "pop",
         "push tk1 step 13",
         "tk1 replay 0x3",
+        "tk1 replay 0x3 stream=0x0",
         "pop",
         "tk1 graph 0x3 declares r:0x7f00 r:0x8f00 w:0x9f00",
         "tk1 graph 0x4 declares",
@@ -111,7 +126,7 @@ def test_a_device_is_a_backend_and_what_it_makes_can_be_marked():
     assert [parse(text) for text in recorder.texts if text.startswith("tk1")] == [
         Statement("stream", stream.handle, {"flags": "blocking", "device": 0, "name": "side"}),
         Statement("stream", 0, {"flags": "null", "device": 0, "name": "null"}),
-        Statement("buffer", at, {"addr": at, "size": 128, "name": "page_table"}),
+        Statement("buffer", at, {"addr": at, "size": 128, "name": "page_table", "place": "device"}),
         Statement("use", at, {"mode": "w"}),
         Statement("record", event.handle, {"stream": stream.handle}),
     ]
@@ -157,7 +172,8 @@ def test_any_name_is_written_and_read_back_cleaned(name, kind, handle, number):
         pass
     buffer, step = (parse(text.removeprefix("push ")) for text in recorder.texts[:2])
     named = {"name": clean(name)} if name else {}
-    assert buffer == Statement("buffer", handle, {"addr": handle, "size": number} | named)
+    said = {"addr": handle, "size": number, "place": "device"}
+    assert buffer == Statement("buffer", handle, said | named)
     kinds = {"kind": clean(kind)} if kind else {}
     assert step == Statement("step", number, kinds | {"bs": number, "tokens": number})
 
@@ -238,6 +254,8 @@ def test_keys_come_in_any_order_and_unknown_ones_are_ignored():
         ("tk1 use 0x1 rw", "mode 'rw' is not r or w"),
         ("tk1 use 0x1 mode=r", "'mode=r' is not key=value"),
         ("tk1 use 0x1 why=so r", "'r' is not key=value"),
+        ("tk1 use 0x1 r stream=7", "stream '7' is not a lower-case hexadecimal number"),
+        ("tk1 buffer 0x1 addr=0x1 size=1 place=host", "is not device, pinned or pageable"),
         ("tk1 graph 0x1 r:0x2", "declares 'r:0x2' is not declares r:0x… w:0x…"),
         ("tk1 graph 0x1 declares x:0x2", "declares 'declares x:0x2' is not"),
     ],

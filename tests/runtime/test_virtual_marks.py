@@ -33,7 +33,7 @@ def test_markers_round_trip_through_rocpd(tmp_path):
     stream, event, plan = (f"{handles[name]:#x}" for name in ("stream", "event", "plan"))
     texts = [
         f"tk1 stream {stream} flags=nonblocking device=0 name=forward",
-        f"tk1 buffer {plan} addr={plan} size=128 name=plan",
+        f"tk1 buffer {plan} addr={plan} size=128 name=plan place=device",
         "tk1 step 7 kind=verify bs=8 tokens=26",
         f"tk1 use {plan} r",
         f"tk1 record {event} stream={stream}",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tracekit.errors import BadInput, UnreadableTrace
+from tracekit.markers import with_markers
 from tracekit.registry import load_room
 from tracekit.tables.notes import Note, Severity
 from tracekit.trace import Trace, join_traces
@@ -112,6 +113,9 @@ def read_trace(paths: Sequence[Path], progress: Progress = silent) -> Trace:
             where, f"mixed formats: {', '.join(names)}", "Read files of one format at a time"
         )
     trace = join_traces([format_.read(path, progress) for path, format_ in members])
+    # A run directory keeps what was read out of markers when it was made.
+    if names != ["store"]:
+        trace = with_markers(trace)
     return replace(trace, notes=[*trace.notes, *_skipped_note(skipped)])
 
 

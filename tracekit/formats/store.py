@@ -22,7 +22,7 @@ from tracekit.errors import OutputExists, TracekitError, UnreadableTrace
 from tracekit.formats import Format, Progress
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import NOTES, Note
-from tracekit.trace import DAMAGE, StoredResult, StoredResults, Trace
+from tracekit.trace import DAMAGE, CycleTimes, StoredResult, StoredResults, Trace
 
 LAYOUT_VERSION = 1
 _SHARED = "shared"
@@ -46,6 +46,8 @@ class RunManifest(msgspec.Struct, forbid_unknown_fields=True):
     notes: list[Note]
     results_made_by: str = ""
     results: dict[str, ResultEntry] = {}
+    traced_cycle_ns: float | None = None
+    untraced_cycle_ns: float | None = None
 
 
 def write_run(trace: Trace, directory: Path, *, force: bool) -> None:
@@ -139,6 +141,9 @@ def _write_shards(trace: Trace, root: Path) -> None:
     manifest = RunManifest(
         LAYOUT_VERSION, trace.format_name, list(trace.sources), shards, list(trace.notes)
     )
+    if trace.cycle_times is not None:
+        manifest.traced_cycle_ns = trace.cycle_times.traced_cycle_ns
+        manifest.untraced_cycle_ns = trace.cycle_times.untraced_cycle_ns
     if trace.results is not None:
         manifest.results_made_by = trace.results.made_by
         (root / "results").mkdir()
@@ -179,8 +184,21 @@ def _read(path: Path, _progress: Progress) -> Trace:
         if name != NOTES.name:
             frames[name] = _scan(path, name, files)
     return Trace(
-        frames, manifest.notes, [str(path)], manifest.recorded_as, _results(path, manifest)
+        frames,
+        manifest.notes,
+        [str(path)],
+        manifest.recorded_as,
+        _results(path, manifest),
+        _cycle_times(manifest),
     )
+
+
+def _cycle_times(manifest: RunManifest) -> CycleTimes | None:
+    traced, untraced = manifest.traced_cycle_ns, manifest.untraced_cycle_ns
+    # Both are needed to compare, and a length that is none compares with nothing.
+    if traced is None or untraced is None or min(traced, untraced) <= 0:
+        return None
+    return CycleTimes(traced, untraced)
 
 
 def _results(path: Path, manifest: RunManifest) -> StoredResults | None:

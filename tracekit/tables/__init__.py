@@ -42,12 +42,15 @@ class Table:
         columns: Its columns.
         sorted_by: The column by which its rows are in ascending order, if they are; analyses of
             large traces rely on it instead of sorting again.
+        answers: Names of the columns for which the table is read: where there is no room for all,
+            these are left out last.
     """
 
     name: str
     row: str
     columns: tuple[Column, ...]
     sorted_by: str | None = None
+    answers: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pl.Schema:

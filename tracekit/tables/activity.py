@@ -163,6 +163,24 @@ RANGES = Table(
     ),
 )
 
+MESSAGES = Table(
+    "messages",
+    "what one op of a collective says about its message",
+    (
+        id_column("op_id", "op", "The op."),
+        _PROCESS,
+        text_column("collective", "What it does, as recorded (allreduce, _allgather_base)."),
+        text_column("dtype", "Type of an element, as recorded (BFloat16)."),
+        Column("in_elements", pl.Int64(), "Elements this rank gives.", Unit.COUNT),
+        Column("out_elements", pl.Int64(), "Elements this rank gets.", Unit.COUNT),
+        Column("group_size", pl.Int64(), "Ranks that take part.", Unit.COUNT),
+        text_column("group", "Name of the process group."),
+        text_column("group_ranks", "Its ranks, as recorded; long lists are abbreviated."),
+        text_column("communicator", "Number of the communicator, where recorded."),
+        Column("sequence", pl.Int64(), "Number of the collective within its group.", Unit.ID),
+    ),
+)
+
 ACCESSES = Table(
     "accesses",
     "one declared use of a buffer by a launch, a copy or a graph launch",

@@ -1,6 +1,16 @@
 """Every canonical table by name: the contract between formats and analyses."""
 
-from tracekit.tables.activity import ACCESSES, CALLS, COPIES, COUNTERS, MARKS, OPS, RANGES, WAITS
+from tracekit.tables.activity import (
+    ACCESSES,
+    CALLS,
+    COPIES,
+    COUNTERS,
+    MARKS,
+    MESSAGES,
+    OPS,
+    RANGES,
+    WAITS,
+)
 from tracekit.tables.identity import (
     DEVICES,
     PROCESS_DEVICES,
@@ -25,6 +35,7 @@ TABLES = {
         COPIES,
         WAITS,
         RANGES,
+        MESSAGES,
         ACCESSES,
         MARKS,
         COUNTERS,

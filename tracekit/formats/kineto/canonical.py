@@ -12,6 +12,7 @@ from tracekit.formats.kineto.activity import (
     ops_of,
     with_streams,
 )
+from tracekit.formats.kineto.messages import messages_of
 from tracekit.formats.kineto.ranges import ranges_of
 from tracekit.formats.kineto.recording import Recording
 from tracekit.formats.kineto.sections import DEVICE_WORK, HOST_CALLS, SYNCHRONISATION
@@ -65,6 +66,7 @@ def trace_of(recording: Recording, format_name: str) -> Trace:
         "copies": copies_of(calls, ops),
         "waits": waits,
         "ranges": host_ranges,
+        "messages": messages_of(ops),
     }
     return Trace.from_frames(
         _declared(frames),

@@ -12,6 +12,7 @@ import msgspec
 import polars as pl
 
 from tracekit.formats.kineto.depth import shallow
+from tracekit.formats.kineto.messages import packed
 from tracekit.formats.kineto.sections import HOST_RANGES, SECTIONS, section_of
 from tracekit.formats.kineto.times import InexactTimesError, nanoseconds
 
@@ -83,9 +84,11 @@ class Arguments(msgspec.Struct, gc=False):
     event_id: Any = None
     rank: Any = None
     pid_raw: Any = None
+    # A collective's name as decoded, then `messages.packed`: few kernels have one.
+    message: Any = msgspec.field(default=None, name="Collective name")
 
 
-_TEXTS = frozenset({"kind", "src", "dst", "cuda_sync_kind"})
+_TEXTS = frozenset({"kind", "src", "dst", "cuda_sync_kind", "message"})
 ARGUMENTS = pl.Schema(
     {name: pl.String() if name in _TEXTS else pl.Int64() for name in Arguments.__struct_fields__}
 )
@@ -191,6 +194,9 @@ def _arguments(events: Sequence[Event]) -> list[pl.Series]:
         found = [_arguments_of_one(bytes(text)) for text in texts]
     none = Arguments()
     arguments = [one or none for one in found]
+    for one, text in zip(arguments, texts, strict=True):
+        if one.message is not None:
+            one.message = packed(bytes(text))
     return [_values(list(map(attrgetter(n), arguments)), n, t) for n, t in ARGUMENTS.items()]
 
 

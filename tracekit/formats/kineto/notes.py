@@ -158,7 +158,8 @@ def platform_notes(
             "kineto.waits-not-collected",
             Severity.NOTICE,
             "Waits of one stream for another were not recorded: none listed means unknown, not "
-            "none; profile with experimental_config enable_cuda_sync_events=True to see them",
+            "none; mark records and waits (docs/markers.md), or before CUDA 12.9 profile with "
+            "experimental_config enable_cuda_sync_events=True",
             max(asked, 1),
             source,
         )

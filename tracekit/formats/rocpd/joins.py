@@ -77,7 +77,7 @@ def with_streams(
     null_stream = streams.id_of(0)
     of_op = _streams_of_ops(calls.height, ops)
     named = argument(arguments, "stream").with_columns(pointer=handles(pl.col("text")))
-    of_pointer = _streams_of_pointers(calls, of_op, named, null_stream)
+    of_pointer = _streams_of_pointers(calls, of_op, named, streams)
     graph = calls["kind"] == "graph_launch"
     implied = _implied_null_stream(calls, named["call_id"], null_stream)
     frame = pl.DataFrame({"op": of_op, "pointer": of_pointer, "graph": graph, "implied": implied})
@@ -96,7 +96,7 @@ def _streams_of_ops(count: int, ops: pl.DataFrame) -> pl.Series:
 
 
 def _streams_of_pointers(
-    calls: pl.DataFrame, of_op: pl.Series, named: pl.DataFrame, null_stream: int
+    calls: pl.DataFrame, of_op: pl.Series, named: pl.DataFrame, known: Handles
 ) -> pl.Series:
     """Return per call the stream that its pointer means at that time."""
     streams = pl.repeat(None, calls.height, dtype=pl.Int32, eager=True)
@@ -113,10 +113,43 @@ def _streams_of_pointers(
     per_thread = (pl.col("pointer") == _PER_THREAD) | pl.col("name").str.ends_with("_spt")
     null = (pl.col("pointer") <= _LEGACY) & ~per_thread
     uses = uses.with_columns(null=null, unknowable=per_thread).sort("start_ns")
-    mapped = _in_time(uses.filter(~pl.col("null") & ~pl.col("unknowable")))
-    nulls = uses.filter("null").select("call_id", stream=pl.lit(null_stream, pl.Int32))
-    both = pl.concat([mapped, nulls]).drop_nulls()
-    return streams.scatter(both["call_id"], both["stream"])
+    pointed = uses.filter(~pl.col("null") & ~pl.col("unknowable"))
+    mapped = _in_time(pointed).drop_nulls()
+    nulls = uses.filter("null").select("call_id", stream=pl.lit(known.id_of(0), pl.Int32))
+    told = [mapped, nulls]
+    if not _has_unpointed(calls, of_op, uses, mapped, known.id_of(0)):
+        told.append(_without_ops(pointed, mapped, known))
+    found = pl.concat([part.drop_nulls() for part in told])
+    return streams.scatter(found["call_id"], found["stream"])
+
+
+def _has_unpointed(
+    calls: pl.DataFrame,
+    of_op: pl.Series,
+    uses: pl.DataFrame,
+    mapped: pl.DataFrame,
+    null_stream: int,
+) -> bool:
+    """Return whether some stream has ops and no pointer, because arguments are missing.
+
+    Any pointer of which no op tells may be that stream's then.
+    """
+    called = calls.filter(calls["kind"] != "graph_launch", of_op != null_stream)
+    known = pl.concat([mapped["stream"], uses.filter("unknowable")["stream"].drop_nulls()])
+    return bool((~of_op.gather(called["call_id"]).is_in(known.implode())).any())
+
+
+def _without_ops(pointed: pl.DataFrame, mapped: pl.DataFrame, known: Handles) -> pl.DataFrame:
+    """Give each pointer of which no op ever told the number a stream, with a handle below 0."""
+    key = ["process_id", "pointer"]
+    told = pointed.join(mapped, on="call_id", how="semi").select(key).unique()
+    untold = pointed.drop("stream").filter(~pl.col("name").str.starts_with("hipStreamCreate"))
+    untold = untold.join(told, on=key, how="anti", nulls_equal=True)
+    pointers = untold.select(key).unique(maintain_order=True).drop_nulls("pointer")
+    # Numbered on, whatever file the capture is of: the profiler's own numbers are 0 and above.
+    numbers = [known.id_of(-place) for place in range(1, pointers.height + 1)]
+    pointers = pointers.with_columns(stream=pl.Series(numbers, dtype=pl.Int32))
+    return untold.join(pointers, on=key, nulls_equal=True).select("call_id", "stream")
 
 
 def _in_time(uses: pl.DataFrame) -> pl.DataFrame:

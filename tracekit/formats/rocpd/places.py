@@ -21,12 +21,13 @@ def streams_frame(identity: Identity, ops: pl.DataFrame) -> pl.DataFrame:
     """Return the `streams` table; whether a stream is blocking is nowhere in the file.
 
     The device is null where the ops of a stream ran on several: the null stream has one number for
-    all devices.
+    all devices. A stream that only calls name has no number of the profiler's.
     """
     frame = _placed(identity.streams.items(), identity.names["rocpd_info_stream"], "stream_id", ops)
     return frame.with_columns(
         pl.col("process_id").fill_null(_only_process(identity)),
         flags=pl.when(pl.col("handle") == 0).then(pl.lit("null")),
+        handle=pl.when(pl.col("handle") >= 0).then("handle"),
     )
 
 

@@ -1,11 +1,10 @@
 """Waits of streams for events: recorded by newer profilers, else inferred from call arguments."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import polars as pl
 
-from tracekit.event_chains import chained_ends
+from tracekit.event_chains import timed_waits
 from tracekit.formats.rocpd.arguments import argument, handles
 from tracekit.tables.activity import WAITS
 
@@ -47,10 +46,8 @@ def with_event_keys(calls: pl.DataFrame, arguments: pl.DataFrame) -> pl.DataFram
 def inferred_waits(calls: pl.DataFrame, ops: pl.DataFrame) -> Waits:
     """Pair each wait call with the last record of its event before it.
 
-    Nothing in the trace says when the wait began and ended on the device. It can begin when the
-    call has been made and the stream's earlier work is done, and it ends when the work submitted
-    to the recording stream before the record call is done, and what that stream waited for then
-    (`chained_ends`). Waits whose event was recorded before the trace began are not followed.
+    Nothing in the trace says when the wait began and ended on the device; `timed_waits` works it
+    out. Waits whose event was recorded before the trace began are not followed.
 
     Args:
         calls: With `stream_id` and `event_key`, `call_id` the row number.
@@ -68,8 +65,8 @@ def inferred_waits(calls: pl.DataFrame, ops: pl.DataFrame) -> Waits:
     captured = _captured(event_calls, calls)
     event_calls = event_calls.filter(~captured)
     pairs = _paired(event_calls)
-    work = _submitted(calls, ops, pairs)
-    frame = _timed(pairs, work).sort("wait_call_id").with_row_index("wait_id")
+    timed = timed_waits(pairs, calls, ops).with_columns(evidence=pl.lit("inferred"))
+    frame = timed.sort("wait_call_id").with_row_index("wait_id")
     unpaired = frame["record_call_id"].null_count()
     return Waits(WAITS.conform(frame), unpaired, int(captured.sum()))
 
@@ -104,57 +101,3 @@ def _captured(event_calls: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
     )
     joined = event_calls.join_asof(edges, on="start_ns", by=thread, check_sortedness=False)
     return joined["begins"].fill_null(value=False) & (joined["kind"] != "other")
-
-
-def _submitted(calls: pl.DataFrame, ops: pl.DataFrame, pairs: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops of the streams concerned in the order in which their calls were made.
-
-    A graph's ops count for the stream that it was launched on.
-
-    Returns:
-        `[stream_id, start_ns (of the call), work_end_ns (of this and all before), queue_id]`.
-    """
-    streams = pl.concat([pairs["waiting_stream_id"], pairs["recording_stream_id"]]).unique()
-    called = ops.select("call_id", "stream_id", "queue_id", "end_ns").drop_nulls("call_id")
-    rows = called["call_id"]
-    return (
-        called.select(
-            pl.coalesce(calls["stream_id"].gather(rows), "stream_id").alias("stream_id"),
-            calls["start_ns"].gather(rows).alias("start_ns"),
-            "queue_id",
-            "end_ns",
-        )
-        .filter(pl.col("stream_id").is_in(streams.implode()))
-        .sort("start_ns", maintain_order=True)
-        .select(
-            "stream_id",
-            "start_ns",
-            "queue_id",
-            work_end_ns=pl.col("end_ns").cum_max().over("stream_id"),
-        )
-    )
-
-
-def _timed(pairs: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
-    def worked(side: str, at: str, strategy: Literal["backward", "forward"]) -> pl.DataFrame:
-        asked = pairs.select(stream_id=f"{side}_stream_id", start_ns=at).with_row_index("row")
-        joined = asked.sort("start_ns", nulls_last=True).join_asof(
-            work, on="start_ns", by="stream_id", strategy=strategy, check_sortedness=False
-        )
-        return joined.sort("row")
-
-    before = worked("waiting", "start_ns", "backward")
-    after = worked("waiting", "start_ns", "forward")
-    recorded = worked("recording", "record_start_ns", "backward")
-    pending_start = pl.max_horizontal("called_ns", before["work_end_ns"])
-    frame = pairs.with_columns(
-        pl.coalesce(after["queue_id"], before["queue_id"]).alias("waiting_queue_id"),
-        recorded["queue_id"].alias("recording_queue_id"),
-        pending_start.alias("pending_start_ns"),
-        recorded["work_end_ns"].alias("recorded_end_ns"),
-        pl.lit("inferred").alias("evidence"),
-    )
-    placed = frame.rename({"start_ns": "asked_at", "record_start_ns": "recorded_at"})
-    return frame.with_columns(chained_ends(placed)).select(
-        name for name in WAITS.schema if name != "wait_id"
-    )
