@@ -7,6 +7,7 @@ from tracekit.findings import Finding, FindingSeverity
 from tracekit.reports import DeviceSummary, Report, Section
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.tables.notes import Note, Severity
+from tracekit.trust import Touches, TrustMark, any_of
 from tracekit.units import Unit
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028 | `tick` \x1b[31m"
@@ -75,7 +76,7 @@ def report():
         ],
         findings=[
             Finding(
-                "host-blocked.event-sync",
+                "host-blocked.publish-event",
                 FindingSeverity.WARNING,
                 "hipEventSynchronize held back the next step for 50.0 % of the window.",
                 {"idle_ns": 499_600, "owner": "hipEventSynchronize", "caller": None},
@@ -94,3 +95,44 @@ def calm(report):
     from dataclasses import replace
 
     return replace(report, notes=[], findings=[])
+
+
+LOST = TrustMark(
+    "trust-graphs.launches-without-ops",
+    "graph launches without their ops",
+    "3 of 4 graph launches have no recorded op",
+    Touches(reads=any_of("ops"), parts=frozenset({"busy", "idle"})),
+    {"launches_without_ops": 3, "possible_busy_ns": 400_000},
+    device_id=0,
+    busy_is_at_least=True,
+)
+EARLY = TrustMark(
+    "trust-window.ops-queued-before",
+    "ops queued before recording",
+    "12 of 48 ops were queued before recording",
+    Touches(any_of("calls"), frozenset({Unit.RATIO}), frozenset({"unknown"})),
+    {"ops": 12},
+    notes=("kineto-events.unpaired",),
+)
+BLIND = TrustMark(
+    "trust-copies.without-op",
+    "copies not recorded on the device",
+    "2 copies have no device op",
+    Touches(reads=any_of("copies")),
+    {"copies": 2},
+)
+
+
+@pytest.fixture
+def marked(report):
+    """The report with three marks: of device 0, of one cause, and of two sections only."""
+    from dataclasses import replace
+
+    first, second = report.devices
+    hot, calls, steps = report.sections
+    return replace(
+        report,
+        trust=[LOST, EARLY, BLIND],
+        devices=[replace(first, trust=[LOST, EARLY]), second],
+        sections=[replace(hot, trust=[LOST, BLIND]), calls, replace(steps, trust=[BLIND])],
+    )

@@ -8,10 +8,11 @@ import pytest
 
 from tracekit.reports import Screen, renderers
 from tracekit.reports.md import code
+from tracekit.trust import checks
 
 SCHEMA = Path(__file__).resolve().parents[2] / "docs" / "report.md"
 # Objects whose keys are data.
-OPEN = {"idle_ns_by_cause", "evidence", "labels", "rows[]"}
+OPEN = {"idle_ns_by_cause", "evidence", "labels", "numbers", "rows[]"}
 
 
 def paths_of(value, path=""):
@@ -26,15 +27,41 @@ def paths_of(value, path=""):
     return (own | inner) - {"analyses"}
 
 
-def test_every_key_is_documented_and_every_documented_key_exists(report):
-    document = json.loads(renderers()["json"].render(report, Screen()))
-    documented = set(re.findall(r"^\| `([^`]+)` \|", SCHEMA.read_text(), re.MULTILINE))
+def test_every_key_is_documented_and_every_documented_key_exists(marked):
+    document = json.loads(renderers()["json"].render(marked, Screen()))
+    documented = set(re.findall(r"^\| `((?!trust-)[^`]+)` \|", SCHEMA.read_text(), re.MULTILINE))
     assert paths_of(document) == documented
 
 
 def test_the_documented_version_is_the_written_one(report):
     document = json.loads(renderers()["json"].render(report, Screen()))
     assert f"- **{document['schema_version']}**" in SCHEMA.read_text()
+
+
+def test_every_code_of_a_mark_is_documented():
+    documented = set(re.findall(r"^\| `(trust-[^`]+)` \|", SCHEMA.read_text(), re.MULTILINE))
+    assert documented == set(checks())
+
+
+def test_marks_come_with_their_numbers_and_each_figure_names_its_own(marked):
+    document = json.loads(renderers()["json"].render(marked, Screen()))
+    first, second, third = document["trust"]
+    assert (first["mark"], second["mark"], third["mark"]) == (1, 2, 3)
+    assert first["numbers"] == {"launches_without_ops": 3, "possible_busy_ns": 400_000}
+    assert (first["device"], second["device"]) == (0, None)
+    assert first["parts"] == ["busy", "idle"]
+    assert (first["tables"], third["tables"]) == ([["ops"]], [["copies"]])
+    devices = document["summary"]["devices"]
+    assert [device["busy_is_at_least"] for device in devices] == [True, False]
+    assert [mark["mark"] for mark in devices[0]["trust"]] == [1, 2]
+    assert devices[1]["trust"] == []
+    assert document["analyses"]["hot"]["trust"] == [
+        {"mark": 1, "code": "trust-graphs.launches-without-ops"},
+        {"mark": 3, "code": "trust-copies.without-op"},
+    ]
+    # Figures stay as they were measured, and programs get every note.
+    assert devices[0]["busy_ns"] == 481_000
+    assert len(document["notes"]) == 2
 
 
 def test_rows_come_back_whole(report):
@@ -97,3 +124,25 @@ def test_markdown_shows_the_summary_and_advice(report):
     assert "| 0 · MI300X | 1 ms | 48.1 % | 50.0 % | 1.9 % | <0.1 % |" in text.replace(r"\<", "<")
     assert "→ Queue the next step before waiting." in text
     assert "Skipped: needs calls." in text
+
+
+def test_markdown_marks_figures_and_tells_each_mark_once(marked):
+    text = renderers()["md"].render(marked, Screen())
+    figures = "| ≥ 48.1 % !1 | 50.0 % !1 | 1.9 % !1 | <0.1 % !1 !2 |"
+    assert f"| 0 · MI300X | 1 ms {figures}" in text.replace(r"\<", "<")
+    assert "| 1 · MI300X | 1 ms | 100.0 % | 0.0 % | 0.0 % | 0.0 % |" in text
+    assert "- !1 device 0: 3 of 4 graph launches have no recorded op\n" in text
+    assert text.count("3 of 4 graph launches") == 1
+    assert text.count("2 copies have no device op") == 1
+    assert "Less sure: !1 graph launches without their ops, !3 copies" in text
+    assert "kineto-events.unpaired" not in text
+
+
+def test_html_marks_figures_and_tells_each_mark_once(marked):
+    text = renderers()["html"].render(marked, Screen())
+    assert "<b>≥ 48.1 %</b><sup>!1</sup>" in text
+    assert "<b>&lt;0.1 %</b><sup>!1 !2</sup>" in text
+    assert "<b>100.0 %</b> <small>" in text
+    assert text.count("device 0: 3 of 4 graph launches have no recorded op") == 1
+    assert text.count("2 copies have no device op") == 1
+    assert "kineto-events.unpaired" not in text

@@ -13,7 +13,7 @@ from tracekit.pipeline import IDLE_GAPS, analyse
 from tracekit.tables import Column, Table, enum_column, id_column
 from tracekit.tables.identity import WINDOWS
 from tracekit.tables.notes import Note, Severity
-from tracekit.trace import Trace
+from tracekit.trace import CycleTimes, Trace
 from tracekit.units import Unit
 from tracekit.windows import device_spans, window_named, windows_frame
 
@@ -231,3 +231,92 @@ def test_progress_names_each_analysis(trace):
     known = {"counted": Analysis("counted", "?", COUNTED, count_ops)}
     analyse(trace, known=known, progress=lambda *said: heard.append(said))
     assert heard == [(0, 1, "counted"), (1, 1, "done")]
+
+
+def marked_analysis(name, compute, *columns):
+    table = Table(name, "a figure", (Column("rows", pl.Int64(), "How many.", Unit.COUNT), *columns))
+    return Analysis(name, "?", table, compute)
+
+
+def of_calls(calls):
+    return pl.DataFrame({"rows": [calls.height]})
+
+
+def of_both(ops, calls):
+    return pl.DataFrame({"rows": [ops.height + calls.height]})
+
+
+@pytest.fixture
+def doubtful(trace, frame):
+    """The trace with calls: op 0 of device 0 was queued before the first, the others have theirs.
+
+    One row of the ops names no device.
+    """
+    frames = dict(trace.frames)
+    frames["calls"] = frame("calls", "call_id process_id correlation_id\n 0 0 5")
+    calls = pl.Series([None, 0, 0, 0, None, 0], dtype=pl.Int64)
+    numbers = pl.Series([2, 5, 5, 5, 5, 5], dtype=pl.Int64)
+    order = frames["ops"]["op_id"]
+    frames["ops"] = frames["ops"].with_columns(
+        process_id=pl.lit(0, pl.Int32),
+        call_id=calls.gather(order),
+        correlation_id=numbers.gather(order),
+    )
+    frames["processes"] = frame("processes", "process_id\n 0")
+    frames["ranges"] = frames["ranges"].with_columns(process_id=pl.lit(0, pl.Int32))
+    return Trace.from_frames(frames, notes=[], sources=["t"], format_name="kineto")
+
+
+def codes(marks):
+    return [mark.code.removeprefix("trust-") for mark in marks]
+
+
+def test_a_mark_touches_an_analysis_by_the_tables_it_reads_or_the_units_it_gives(doubtful):
+    doubtful.cycle_times = CycleTimes(3.0, 2.0)
+    lasting = Column("total_ns", pl.Int64(), "How long.", Unit.DURATION)
+    known = {
+        "of-ops": marked_analysis("of-ops", count_ops),
+        "of-calls": marked_analysis("of-calls", of_calls),
+        "of-both": marked_analysis("of-both", of_both),
+        "lasting": marked_analysis("lasting", of_calls, lasting),
+    }
+    sections = {section.name: section for section in analyse(doubtful, known=known).sections}
+    assert {name: codes(section.trust) for name, section in sections.items()} == {
+        "of-ops": ["ops.no-device"],
+        "of-calls": [],
+        "of-both": ["ops.no-device", "window.ops-queued-before"],
+        "lasting": ["cycles.slowed-by-tracing"],
+    }
+
+
+def test_a_mark_touches_the_devices_it_is_about_where_the_part_has_time(doubtful):
+    ledger = {IDLE_GAPS: idle_gaps(200, 0)}
+    report = analyse(doubtful, known=ledger)
+    first, second = report.devices
+    # Device 0 is idle for `host-late` only: no figure of it is touched by the edge of the window.
+    assert codes(first.trust) == codes(second.trust) == ["ops.no-device"]
+    assert first.busy_is_at_least
+    assert [mark.code for mark in first.marks_of("host-late")] == ["trust-ops.no-device"]
+    assert first.marks_of("edge") == []
+    # Nobody need read twice that ops are without a device; programs get the note still.
+    assert [note.code for note in report.notes] == ["trace-ops.no-device"]
+    assert report.notes_left() == []
+
+
+def test_a_skipped_analysis_has_no_figure_to_mark(doubtful):
+    waiting = replace(marked_analysis("of-ops", count_ops), needs=("ops", "waits"))
+    (section,) = analyse(doubtful, known={"of-ops": waiting}).sections
+    assert section.skipped
+    assert section.trust == ()
+
+
+def test_only_marks_of_what_is_shown_are_in_the_report(doubtful):
+    known = {
+        "of-calls": marked_analysis("of-calls", of_calls),
+        "of-both": marked_analysis("of-both", of_both),
+    }
+    assert codes(analyse(doubtful, only=["of-calls"], known=known).trust) == ["ops.no-device"]
+    assert codes(analyse(doubtful, known=known).trust) == [
+        "ops.no-device",
+        "window.ops-queued-before",
+    ]

@@ -2,11 +2,13 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tracekit.reports import Screen, renderers, shortened
+from tracekit.tables.notes import Note, Severity
 
 GOLDEN = Path(__file__).parent / "golden" / "report.txt"
 render = renderers()["text"].render
@@ -20,12 +22,63 @@ def test_the_report_reads_like_the_golden_file(report):
     assert text == GOLDEN.read_text()
 
 
+def test_marks_stand_beside_what_they_touch_and_are_told_where_they_stand_first(marked):
+    lines = render(marked, Screen(width=100)).splitlines()
+    at = lines.index
+    assert lines[4].startswith(
+        "2 GPUs were busy at least 48.1 % to 100.0 % !1 of 1 ms. Of the idle time, 96.3 % !1 is host-blocked"
+    )
+    (device,) = (i for i, line in enumerate(lines) if line.startswith("device 0"))
+    assert lines[device : device + 2] == [
+        "device 0 · MI300X, 1 ms: busy ≥ 48.1 % !1 | idle !1: host-blocked 50.0 %, dispatch 1.9 %, unknown",
+        "  <0.1 % !2",
+    ]
+    # The bar, then the legend.
+    assert lines[device + 3 : device + 5] == [
+        "  !1 3 of 4 graph launches have no recorded op",
+        "  !2 12 of 48 ops were queued before recording",
+    ]
+    assert "device 1 · MI300X, 1 ms: busy 100.0 % | never idle" in lines
+    (hot,) = (i for i, line in enumerate(lines) if line.startswith("hot "))
+    assert lines[hot + 1 : hot + 3] == [
+        "Less sure: !1 graph launches without their ops, !3 copies not recorded on the device.",
+        "  !3 2 copies have no device op",
+    ]
+    assert lines[at("steps   How long is a step?") + 1 :][:2] == [
+        "Less sure: !3 copies not recorded on the device.",
+        "Nothing to show: this trace has none.",
+    ]
+
+
+def test_a_note_that_a_mark_says_is_not_printed_again(report, marked):
+    assert "kineto-events.unpaired" in render(report, Screen(100))
+    assert "kineto-events.unpaired" not in render(marked, Screen(100))
+    assert "kineto.flags-unknown" in render(marked, Screen(100))
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_no_line_is_wider_than_the_terminal(report, width):
-    lines = render(report, Screen(width=width)).splitlines()
+def test_no_line_is_wider_than_the_terminal(marked, width):
+    lines = render(marked, Screen(width=width)).splitlines()
     # Commands to copy and a table's narrowest columns may not be cut.
     too_wide = [line for line in lines if len(line) > width]
     assert too_wide == []
+
+
+def test_what_is_true_of_several_files_is_printed_once_with_the_sum(report):
+    ranks = [
+        Note("kineto.events-not-used", Severity.INFO, "Left out.", 3, f"{n}.json") for n in "ab"
+    ]
+    text = render(replace(report, notes=ranks), Screen(100))
+    assert text.count("kineto.events-not-used") == 1
+    assert "kineto.events-not-used (6×): Left out." in text
+
+
+def test_a_narrow_terminal_keeps_the_columns_that_answer(report):
+    hot, *_ = report.sections
+    answering = replace(hot, table=replace(hot.table, answers=("stream_id", "first_ns")))
+    text = render(replace(report, sections=[answering]), Screen(width=60))
+    (left_out,) = re.findall(r"Columns that do not fit here: (.*)\.", text)
+    assert not {"stream", "first"} & set(left_out.split(", "))
 
 
 def test_a_narrow_terminal_loses_whole_columns_and_never_part_of_a_number(report):
@@ -46,9 +99,9 @@ def test_a_name_cannot_recolour_the_terminal(report):
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
 
 
-def test_colour_is_for_terminals_only(report):
-    colourless = render(report, Screen(100, colour=False))
-    coloured = render(report, Screen(100, colour=True))
+def test_colour_is_for_terminals_only(marked):
+    colourless = render(marked, Screen(100, colour=False))
+    coloured = render(marked, Screen(100, colour=True))
     assert "\x1b[" in coloured
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured).split() == colourless.split()
 
@@ -74,6 +127,7 @@ def test_nothing_alarms_when_nothing_is_wrong(calm):
     text = render(calm, Screen(100))
     assert "Nothing that needs attention." in text
     assert not re.search(r"warning|error|missing|critical|could not", text, re.IGNORECASE)
+    assert not re.search(r"!\d|≥|less sure", text, re.IGNORECASE)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ cause of idle time explained.
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import polars as pl
@@ -18,7 +18,7 @@ from tracekit.registry import load_room
 from tracekit.tables import Column, Table
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import Note
-from tracekit.trace import Trace
+from tracekit.trust import TrustMark, signs
 from tracekit.units import Unit, format_number, format_time
 
 CAUSES: Mapping[str, str] = {
@@ -62,6 +62,7 @@ class DeviceSummary:
         span_ns: Length of the window.
         busy_ns: Length of the union of its ops inside the window.
         idle_ns_by_cause: Every other nanosecond, by its one cause.
+        trust: What makes some of these figures less sure than they look.
     """
 
     device_id: int
@@ -70,6 +71,22 @@ class DeviceSummary:
     span_ns: int
     busy_ns: int
     idle_ns_by_cause: Mapping[str, int]
+    trust: Sequence[TrustMark] = ()
+
+    @property
+    def busy_is_at_least(self) -> bool:
+        """Whether `busy_ns` is a lower bound."""
+        return any(mark.busy_is_at_least for mark in self.trust)
+
+    def marks_of(self, part: str) -> list[TrustMark]:
+        """Return the marks that touch a part which has time in it."""
+        touching = [mark for mark in self.trust if mark.touches.part(part)]
+        return touching if part in [name for name, _, _ in self.parts()] else []
+
+    def share(self, part: str, share: float) -> str:
+        """Return the share of a part as people read it, a bound as a bound (`≥ 13.0 %`)."""
+        is_bound = part == "busy" and self.busy_is_at_least
+        return ("≥ " if is_bound else "") + format_number(share, Unit.SHARE)
 
     def parts(self) -> list[tuple[str, int, float]]:
         """Return `busy` and the causes with time in them: name, nanoseconds, share of the span."""
@@ -90,6 +107,7 @@ class Section:
         table: Declared columns of `frame`.
         frame: The result; empty when skipped.
         skipped: `needs calls` and the like; None when it ran.
+        trust: What makes its figures less sure than they look.
     """
 
     name: str
@@ -97,6 +115,7 @@ class Section:
     table: Table
     frame: pl.DataFrame
     skipped: str | None = None
+    trust: Sequence[TrustMark] = ()
 
     @property
     def table_name(self) -> str:
@@ -118,6 +137,7 @@ class Report:
         findings: Worst first.
         origin_ns: The instant that people's times are counted from: the trace's first op.
         labels: Names for people by key space ("device", "queue", "stream", "process") and id.
+        trust: Every mark of its devices and sections; a mark's sign is its place here, from `!1`.
     """
 
     sources: Sequence[str]
@@ -129,6 +149,29 @@ class Report:
     findings: Sequence[Finding]
     origin_ns: int = 0
     labels: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    trust: Sequence[TrustMark] = ()
+
+    def first_told(self, place: "DeviceSummary | Section") -> list[TrustMark]:
+        """Return the marks of a device or section that nothing before it in the report has."""
+        places: list[DeviceSummary | Section] = [*self.devices, *self.sections]
+        before = places[: [other is place for other in places].index(True)]
+        return [m for m in place.trust if not any(m in other.trust for other in before)]
+
+    def signs_of(self, part: str) -> str:
+        """Return the signs of what touches a part of any device, as they follow a figure."""
+        touching = [mark for device in self.devices for mark in device.marks_of(part)]
+        marks = [mark for mark in self.trust if mark in touching]
+        return f" {signs(marks, self.trust)}" if marks else ""
+
+    def notes_left(self) -> list[Note]:
+        """Return the notes that no mark says already; what is true of several files, once."""
+        said = frozenset().union(*(mark.notes for mark in self.trust))
+        counts: dict[Note, int] = {}
+        for note in self.notes:
+            if note.code not in said:
+                of_any_file = replace(note, count=0, source="")
+                counts[of_any_file] = counts.get(of_any_file, 0) + note.count
+        return [replace(note, count=count) for note, count in counts.items()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,41 +205,16 @@ def renderers() -> dict[str, Renderer]:
     return load_room(__name__, "RENDERER", Renderer)
 
 
-def labels(trace: Trace) -> dict[str, dict[int, str]]:
-    """Return names for people by key space and id: devices, queues, streams and processes."""
-    names = {
-        "device": ("devices", pl.coalesce("name", "arch")),
-        "queue": ("queues", pl.coalesce("name", _handle("queue_id"))),
-        "stream": ("streams", pl.coalesce("name", _handle("stream_id"))),
-        "process": (
-            "processes",
-            pl.coalesce(pl.format("rank {}", "rank"), pl.format("pid {}", "pid")),
-        ),
-    }
-    return {
-        space: {
-            row_id: name
-            for row_id, name in trace.table(table).select(f"{space}_id", name).iter_rows()
-            if row_id is not None and name
-        }
-        for space, (table, name) in names.items()
-    }
-
-
-def _handle(id_name: str) -> pl.Expr:
-    # The profiler's own number; where it repeats ours it would only take width.
-    differs = pl.col("handle") != pl.col(id_name)
-    return pl.when(differs).then(pl.format("#{}", pl.col("handle")))
-
-
-def headline(devices: Sequence[DeviceSummary]) -> str:
-    """Return the summary as one sentence: how busy, and what most of the idle time went to."""
+def headline(report: Report) -> str:
+    """Return the summary in two sentences: how busy, and what most of the idle time went to."""
+    devices = report.devices
     if not devices:
         return "No device did anything."
     shares = sorted(device.busy_ns / max(device.span_ns, 1) for device in devices)
     low, high = (format_number(share, Unit.SHARE) for share in (shares[0], shares[-1]))
     who = "The GPU was" if len(devices) == 1 else f"{len(devices)} GPUs were"
-    busy = low if low == high else f"{low} to {high}"
+    bound = "at least " if any(device.busy_is_at_least for device in devices) else ""
+    busy = bound + (low if low == high else f"{low} to {high}") + report.signs_of("busy")
     length = format_number(max(device.span_ns for device in devices), Unit.DURATION)
     idle: Counter[str] = Counter()
     for device in devices:
@@ -204,7 +222,7 @@ def headline(devices: Sequence[DeviceSummary]) -> str:
     if not idle.total():
         return f"{who} busy {busy} of {length}, and never idle."
     cause, idle_ns = idle.most_common(1)[0]
-    share = format_number(idle_ns / idle.total(), Unit.SHARE)
+    share = format_number(idle_ns / idle.total(), Unit.SHARE) + report.signs_of(cause)
     meaning = f": {CAUSES[cause]}" if cause in CAUSES else ""
     return f"{who} busy {busy} of {length}. Of the idle time, {share} is {cause}{meaning}."
 

@@ -32,6 +32,7 @@ from tracekit.reports import (
 )
 from tracekit.tables import Column
 from tracekit.tables.notes import Severity
+from tracekit.trust import doubts, signs
 from tracekit.units import Unit, format_number
 
 ROWS_SHOWN = 500
@@ -75,15 +76,16 @@ def _render(report: Report, _screen: Screen) -> str:
         .get_template("report.html.jinja")
         .render(
             report=report,
-            headline=headline(report.devices),
+            headline=headline(report),
             version=__version__,
             parts=parts,
             colours={name: COLOURS.get(name, _OTHER_COLOUR) for name in parts},
             meanings={"busy": BUSY_MEANS, **CAUSES},
-            devices=[_device(device, parts) for device in report.devices],
+            devices=[_device(device, parts, report) for device in report.devices],
             sections=[_section(section, report) for section in report.sections],
             notes=[
-                (t, [n for n in report.notes if n.severity is s]) for s, t in _NOTE_GROUPS.items()
+                (t, [n for n in report.notes_left() if n.severity is s])
+                for s, t in _NOTE_GROUPS.items()
             ],
             figure=embedded(_figure(report.devices, parts)),
             figure_height_px=70 + 38 * len(report.devices),
@@ -92,17 +94,30 @@ def _render(report: Report, _screen: Screen) -> str:
     )
 
 
-def _device(device: DeviceSummary, parts: Sequence[str]) -> dict[str, object]:
+def _device(device: DeviceSummary, parts: Sequence[str], report: Report) -> dict[str, object]:
     shares = {name: (ns, share) for name, ns, share in device.parts()}
     figures = {name: shares.get(name, (0, 0.0)) for name in parts}
     return {
         "label": _label(device),
         "span": format_number(device.span_ns, Unit.DURATION),
         "figures": {
-            name: (format_number(share, Unit.SHARE), format_number(ns, Unit.DURATION))
+            name: (
+                device.share(name, share),
+                format_number(ns, Unit.DURATION),
+                signs(device.marks_of(name), report.trust),
+            )
             for name, (ns, share) in figures.items()
         },
+        "marks": _marks(device, report),
     }
+
+
+def _marks(place: DeviceSummary | Section, report: Report) -> list[tuple[str, str]]:
+    """Return sign and text of what stands here for the first time."""
+    devices = len(report.devices)
+    return [
+        (signs([mark], report.trust), mark.said_among(devices)) for mark in report.first_told(place)
+    ]
 
 
 def _label(device: DeviceSummary) -> str:
@@ -154,6 +169,8 @@ def _section(section: Section, report: Report) -> dict[str, object]:
         "rows": rows,
         "more": section.frame.height - len(rows),
         "command": table_command(section, report),
+        "doubts": doubts(section.trust, report.trust),
+        "marks": _marks(section, report),
     }
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from tracekit.findings import Finding
 from tracekit.reports import (
+    DeviceSummary,
     Renderer,
     Report,
     Screen,
@@ -18,6 +19,7 @@ from tracekit.reports import (
     table_command,
 )
 from tracekit.tables import Column
+from tracekit.trust import doubts, signs
 from tracekit.units import Unit, format_number
 
 ROWS_SHOWN = 15
@@ -33,7 +35,7 @@ def _render(report: Report, _screen: Screen) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield "# Where the GPU's time went"
     yield ""
-    yield f"{prose(headline(report.devices))}"
+    yield f"{prose(headline(report))}"
     yield ""
     yield f"From {', '.join(map(code, report.sources))} ({report.format_name})."
     yield f"Window: {prose(report.window)}. Times count from the first op."
@@ -46,9 +48,10 @@ def _lines(report: Report) -> Iterator[str]:
     for section in report.sections:
         yield from ("", f"## {section.name}", "", f"*{prose(section.question)}*", "")
         yield from _section(section, report)
-    if report.notes:
+    notes = report.notes_left()
+    if notes:
         yield from ("", "## Notes", "")
-    for note in report.notes:
+    for note in notes:
         times = f" ({note.count:,}×)" if note.count != 1 else ""
         yield f"- **{note.severity}** {code(note.code)}{times}: {prose(note.message)}"
 
@@ -60,9 +63,21 @@ def _summary(report: Report) -> Iterator[str]:
     yield f"|---|---:|{'---:|' * len(parts)}"
     for device, shares in rows:
         name = f"{device.device_id} · {device.name}" if device.name else str(device.device_id)
-        figures = [format_number(shares.get(part, 0.0), Unit.SHARE) for part in parts]
+        figures = [device.share(part, shares.get(part, 0.0)) for part in parts]
+        marked = [
+            f"{figure} {signs(device.marks_of(part), report.trust)}".rstrip()
+            for part, figure in zip(parts, figures, strict=True)
+        ]
         span = format_number(device.span_ns, Unit.DURATION)
-        yield f"| {prose(name)} | {span} | {' | '.join(figures)} |"
+        yield f"| {prose(name)} | {span} | {' | '.join(marked)} |"
+    told = [line for device in report.devices for line in _marks(device, report)]
+    yield from ["", *told] if told else []
+
+
+def _marks(place: DeviceSummary | Section, report: Report) -> Iterator[str]:
+    """Yield what the signs mean that stand here for the first time."""
+    for mark in report.first_told(place):
+        yield f"- {signs([mark], report.trust)} {prose(mark.said_among(len(report.devices)))}"
 
 
 def _finding(finding: Finding) -> str:
@@ -74,6 +89,9 @@ def _section(section: Section, report: Report) -> Iterator[str]:
     if section.skipped is not None:
         yield f"Skipped: {prose(section.skipped)}."
         return
+    if section.trust:
+        yield f"Less sure: {prose(doubts(section.trust, report.trust))}."
+        yield from ("", *told, "") if (told := [*_marks(section, report)]) else [""]
     if section.frame.is_empty():
         yield "Nothing to show: this trace has none."
         return

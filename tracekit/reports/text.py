@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from typing import Literal
 
@@ -33,6 +33,7 @@ from tracekit.reports import (
 )
 from tracekit.tables import Column
 from tracekit.tables.notes import Note, Severity
+from tracekit.trust import TrustMark, doubts, signs
 from tracekit.units import Unit, format_number
 
 ROWS_SHOWN = 15
@@ -79,11 +80,11 @@ def _render(report: Report, screen: Screen) -> str:
         legacy_windows=False,
     )
     _head(console, report)
-    _summary(console, report.devices)
+    _summary(console, report)
     _findings(console, report.findings)
     for section in report.sections:
         _section(console, section, report)
-    _notes(console, report.notes)
+    _notes(console, report.notes_left())
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip() + "\n"
 
 
@@ -100,16 +101,17 @@ def _title(console: Console, text: str, question: str = "") -> None:
     console.print(Text.assemble((text, "bold"), "   " if question else "", (question, "italic")))
 
 
-def _summary(console: Console, devices: Sequence[DeviceSummary]) -> None:
+def _summary(console: Console, report: Report) -> None:
     _title(console, "Where the time went")
-    console.print(Text(headline(devices)))
+    console.print(Text(headline(report)))
     seen: dict[str, None] = {}
-    for device in devices:
+    for device in report.devices:
         parts = device.parts()
         seen |= dict.fromkeys(name for name, ns, _ in parts if ns)
         console.print()
-        console.print(Text(_device_line(device, console.width)))
+        console.print(Text(_device_line(device, report.trust, console.width)))
         console.print(_bar(parts, console.width))
+        _marks(console, device, report)
     legend = Grid.grid(padding=(0, 1, 0, 0))
     for name in [name for name in ("busy", *CAUSES) if name in seen]:
         glyph = Text(f"  {_GLYPHS[name] * 2}", COLOURS[name])
@@ -117,16 +119,30 @@ def _summary(console: Console, devices: Sequence[DeviceSummary]) -> None:
     console.print(legend)
 
 
-def _device_line(device: DeviceSummary, width: int) -> str:
+def _device_line(device: DeviceSummary, trust: Sequence[TrustMark], width: int) -> str:
     name = f"device {device.device_id}" + (f" · {plain(device.name)}" if device.name else "")
-    busy, *idle = (f"{part} {format_number(s, Unit.SHARE)}" for part, _, s in device.parts())
+    # What touches all idle time is said once, before its causes.
+    of_idle = [mark for mark in device.trust if "idle" in mark.touches.parts]
+    busy, *idle = (
+        f"{part} {device.share(part, share)} {signs(marks, trust)}".rstrip()
+        for part, _, share in device.parts()
+        for marks in [[m for m in device.marks_of(part) if part == "busy" or m not in of_idle]]
+    )
     length = format_number(device.span_ns, Unit.DURATION)
-    line = f"{name}, {length}: {busy} | {', '.join(idle) or 'never idle'}"
-    # A line breaks between figures, never inside one.
-    kept = line.replace(" %", "\u00a0%")
+    before = f"idle {signs(of_idle, trust)}: " if of_idle and idle else ""
+    line = f"{name}, {length}: {busy} | {before}{', '.join(idle) or 'never idle'}"
+    # A line breaks between figures, never inside one, and never before its signs.
+    kept = re.sub(r" (?=%|!\d)|(?<=≥) ", "\u00a0", line)
     return textwrap.fill(kept, width, subsequent_indent="  ", break_on_hyphens=False).replace(
         "\u00a0", " "
     )
+
+
+def _marks(console: Console, place: DeviceSummary | Section, report: Report) -> None:
+    """Print what the signs mean that stand here for the first time."""
+    for mark in report.first_told(place):
+        sign = Text(signs([mark], report.trust) + " ", "yellow")
+        console.print(Padding(Text.assemble(sign, plain(mark.text)), (0, 0, 0, 2)))
 
 
 def _bar(parts: Sequence[tuple[str, int, float]], width: int) -> Text:
@@ -158,13 +174,16 @@ def _section(console: Console, section: Section, report: Report) -> None:
     if section.skipped is not None:
         console.print(f"Skipped: {section.skipped}.")
         return
+    if section.trust:
+        console.print(Text(f"Less sure: {doubts(section.trust, report.trust)}.", "yellow"))
+        _marks(console, section, report)
     if section.frame.is_empty():
         console.print("Nothing to show: this trace has none.")
         return
     columns = shown_columns(section, report)
     shown = section.frame.head(ROWS_SHOWN)
     cells = {c: [plain(cell(value, c, report)) for value in shown[c.name]] for c in columns}
-    fitting = _fitting(columns, cells, console.width)
+    fitting = _fitting(columns, cells, console.width, section.table.answers)
     console.print(_grid(fitting, cells, console.width))
     if left_out := [heading(column) for column in columns if column not in fitting]:
         console.print(Text(f"Columns that do not fit here: {', '.join(left_out)}.", "dim"))
@@ -173,16 +192,24 @@ def _section(console: Console, section: Section, report: Report) -> None:
 
 
 def _fitting(
-    columns: Sequence[Column], cells: Mapping[Column, Sequence[str]], width: int
+    columns: Sequence[Column],
+    cells: Mapping[Column, Sequence[str]],
+    width: int,
+    answers: Collection[str],
 ) -> list[Column]:
     """Return the columns that fit without cutting a number or a text below what identifies it.
 
-    The column with the fewest values goes first, of equals the rightmost; the first column stays.
+    The column with the fewest values goes first, of equals the rightmost, but answers go last; the
+    first column stays.
     """
+
+    def rank(place: int) -> tuple[bool, int, int]:
+        column = kept[place]
+        return column.name not in answers, cells[column].count("–"), place
+
     kept = list(columns)
     while len(kept) > 1 and _total(_narrowest(c, cells[c]) for c in kept) > width:
-        emptiest = max(range(1, len(kept)), key=lambda i: (cells[kept[i]].count("–"), i))
-        del kept[emptiest]
+        del kept[max(range(1, len(kept)), key=rank)]
     return kept
 
 

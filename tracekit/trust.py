@@ -1,1 +1,0 @@
-"""Trust marks: what makes a figure of a report less sure than it looks."""
