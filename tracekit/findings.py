@@ -18,7 +18,7 @@ class Finding:
     """One conclusion of one analysis.
 
     Attributes:
-        code: Stable, `room-noun.problem` (`host-blocked.event-sync`).
+        code: Stable, `room-noun.problem` (`host-blocked.publish-event`).
         severity: How much it matters.
         message: One sentence with the figure.
         evidence: Numbers and names behind it, by name with units.

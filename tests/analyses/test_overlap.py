@@ -4,7 +4,12 @@ import random
 
 import pytest
 
+from instrumented_runtime.devices import Kernel
+from instrumented_runtime.devices.virtual import Config, VirtualDevice
+from instrumented_runtime.recorder import Recorder
 from tracekit.analyses.overlap import ANALYSIS, MIN_KERNELS, OVERLAP
+from tracekit.formats import read_trace
+from tracekit.pipeline import analyse
 
 OPS = "op_id kind name device_id stream_id queue_id start_ns end_ns"
 
@@ -119,3 +124,85 @@ def test_the_caveat_says_what_cannot_be_told(table, streams, codes):
     rows = [f"{i} kernel a 0 {stream} - 0 1" for i, stream in enumerate(streams)]
     ops = table("ops", "\n".join([OPS, *rows]))
     assert [note.code for note in ANALYSIS.caveats(ops)] == codes
+
+
+def half_overlapped(length_ns, further_ns=0):
+    """Five gemms of 10 ns alone and five of a length beside a copy of 50, and one kernel more."""
+    rows = [
+        row
+        for i in range(5)
+        for row in (
+            f"{i} kernel gemm   0 1 - {i * 100} {i * 100 + 10}",
+            f"{i} kernel gemm   0 1 - {500 + i * 100} {500 + i * 100 + length_ns}",
+            f"{i} copy   memcpy 0 2 - {500 + i * 100} {500 + i * 100 + 50}",
+        )
+    ]
+    return "\n".join([OPS, *rows, f"9 kernel other 0 1 - 1000 {1000 + further_ns}"])
+
+
+@pytest.mark.parametrize(
+    # Hidden are five times a gemm beside the copy, added five times what it takes longer than 10.
+    # Busy are 50 + 250 ns and the other kernel.
+    ("length_ns", "further_ns", "is_found"),
+    [(14, 0, False), (19, 0, False), (20, 0, True), (20, 4_700, True), (20, 4_701, False)],
+)
+def test_overlap_that_loses_half_of_what_it_hides_is_contention(
+    run, length_ns, further_ns, is_found
+):
+    result = run(ANALYSIS.compute, ops=half_overlapped(length_ns, further_ns))
+    found = ANALYSIS.findings(result)
+    assert [finding.code for finding in found] == ["overlap.contention"] * is_found
+    if is_found:
+        assert found[0].evidence == {
+            "device_id": 0,
+            "hidden_ns": 100,
+            "added_ns": 50,
+            "gain_ns": 50,
+            "busy_ns": 300 + further_ns,
+            "kernel_1": "gemm took 2.000× as long (5 overlapped, 5 alone)",
+        }
+        assert "because" not in found[0].message
+
+
+def test_names_with_too_few_kernels_on_a_side_add_nothing(run):
+    ops = half_overlapped(20).replace("1 - 0 10\n", "1 - 0 0\n")
+    result = run(ANALYSIS.compute, ops=ops.replace("0 kernel gemm   0 1 - 0 0\n", ""))
+    assert result.filter(name="gemm")["kernels_alone"].to_list() == [4]
+    assert ANALYSIS.findings(result) == []
+
+
+def beside_and_alone(folder, sensitivity):
+    """Ten rounds of two kernels of 1 ms one after the other, and ten of both at once."""
+    config = Config(tensors=False)
+    with Recorder(folder, environment=config.environment()) as recorder:
+        device = VirtualDevice(config, recorder)
+        main, side = device.stream(), device.stream()
+        kernels = [Kernel(name, 1_000_000, sensitivity=sensitivity) for name in ("reduce", "gemm")]
+        for is_beside in (False, True):
+            for _ in range(10):
+                for kernel, stream in zip(kernels, (main, side), strict=True):
+                    device.launch(kernel, stream)
+                    if not is_beside:
+                        device.synchronize()
+                device.synchronize()
+    return folder / "virtual_1.db"
+
+
+@pytest.mark.parametrize(("sensitivity", "is_found"), [(0.0, False), (0.3, False), (0.9, True)])
+def test_kernels_that_contend_are_found_where_little_is_won_by_it(tmp_path, sensitivity, is_found):
+    # At once, each takes 1 + sensitivity ms: ten rounds hide that ten times, and add
+    # twice the rest. With 0.3 they hide 13 ms and add 6; with 0.9 they hide 19 and add 18.
+    # The second begins a launch later, some microseconds in which the first is alone.
+    path = beside_and_alone(tmp_path, sensitivity)
+    report = analyse(read_trace([path]), only=["overlap"])
+    device = report.sections[0].frame.row(0, named=True)
+    assert device["hidden_ns"] == pytest.approx((1 + sensitivity) * 10_000_000, rel=0.01)
+    assert [finding.code for finding in report.findings] == ["overlap.contention"] * is_found
+    if is_found:
+        evidence = report.findings[0].evidence
+        assert evidence["added_ns"] == pytest.approx(18_000_000, rel=0.01)
+        assert evidence["gain_ns"] == evidence["hidden_ns"] - evidence["added_ns"]
+        assert {evidence["kernel_1"].split()[0], evidence["kernel_2"].split()[0]} == {
+            "reduce",
+            "gemm",
+        }

@@ -18,7 +18,9 @@ STEPS, PREPARE_NS = 8, 550_000
 
 
 def report_on(policy):
-    return analyse(read_trace([SAMPLES / f"decode_{policy}.json.gz"]), only=["idle-gaps"])
+    return analyse(
+        read_trace([SAMPLES / f"decode_{policy}.json.gz"]), only=["idle-gaps", "host-syncs"]
+    )
 
 
 def idle_ns(report):
@@ -27,21 +29,22 @@ def idle_ns(report):
 
 
 @pytest.mark.parametrize(
-    ("policy", "call", "caller"),
+    ("policy", "call", "caller", "code"),
     [
-        ("host_sync", "cudaEventSynchronize", None),
-        ("item", "cudaStreamSynchronize", "aten::_local_scalar_dense"),
+        ("host_sync", "cudaEventSynchronize", None, "host-blocked.publish-event"),
+        ("item", "cudaStreamSynchronize", "aten::_local_scalar_dense", "host-blocked.item"),
     ],
 )
-def test_a_blocked_host_owns_most_of_the_idle_time_and_is_named(policy, call, caller):
+def test_a_blocked_host_owns_most_of_the_idle_time_and_is_named(policy, call, caller, code):
     report = report_on(policy)
     (device,) = report.devices
     assert device.idle_ns_by_cause["host-blocked"] > 0.7 * idle_ns(report)
     (finding,) = report.findings
+    assert finding.code == code
     assert finding.evidence["call"] == call
     assert finding.evidence["marker"] == "resolve_seq_lens"
     assert finding.evidence["caller"] == caller
-    (section,) = report.sections
+    section = report.sections[0]
     exposed = section.frame.filter(
         (pl.col("part") == "exposed") & (pl.col("range") == "prepare") & (pl.col("owner") == call)
     )
@@ -59,6 +62,6 @@ def test_waits_in_the_stream_leave_the_host_unblocked_though_it_still_calls_sync
     assert device.idle_ns_by_cause.get("host-blocked", 0) == 0
     assert report.findings == []
     # Only the first step, which has nothing to hide behind, leaves the device waiting for long.
-    (section,) = report.sections
+    section = report.sections[0]
     late = section.frame.filter(pl.col("cause") == "host-late")
     assert late["idle_ns"].sum() < 2 * PREPARE_NS

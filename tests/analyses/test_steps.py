@@ -11,11 +11,13 @@ RANGES = "range_id kind process_id thread_id text start_ns end_ns"
 
 def test_a_step_has_its_busy_time_its_launches_and_the_time_its_thread_was_blocked(run, check):
     # In 0–100 the device is busy 10–40 and 90–100 (the op goes on to 120). The thread is blocked
-    # 20–50 (the copy lies within the sync) and 95–100; thread 8 waits too and holds nobody up.
+    # 20–50 (the copy lies within the sync) and 95–100; thread 8 waits too and holds nobody up. Only
+    # the copy is known to have waited: for the first kernel, which ended at 30, while it lasted 20.
+    # Of the idle time from 40 it owns what passes until the graph launch returns at 64: 4 more.
     result = run(
         ANALYSIS.compute,
         ranges=f"""{RANGES}
-        0 marker 0 7 tk1~step~12~kind=verify~bs=8~tokens=26 0   100
+        0 marker 0 7 tk1~step~12~kind=verify~bs=8~tokens=26~waiting=3~free=2 0 100
         1 marker 0 7 tk1~step~13~kind=draft                 100 130
         2 marker 0 7 tk1~stream~0~flags=nonblocking         0   0
         """,
@@ -44,9 +46,9 @@ def test_a_step_has_its_busy_time_its_launches_and_the_time_its_thread_was_block
         result,
         STEPS,
         """
-        process_id device_id found_by step label                             kind   batch_size tokens start_ns end_ns wall_ns busy_ns idle_ns ops launches blocked_ns
-        0          0         tk1-step 12   step~12~kind=verify~bs=8~tokens=26 verify 8          26     0        100    100     40      60      3   2        35
-        0          0         tk1-step 13   step~13~kind=draft                 draft  -          -      100      130    30      20      10      0   0        4
+        process_id device_id found_by step label                                               kind   batch_size tokens waiting free start_ns end_ns wall_ns busy_ns idle_ns ops launches blocked_ns held_ns owned_idle_ns remaining_idle_ns
+        0          0         tk1-step 12   step~12~kind=verify~bs=8~tokens=26~waiting=3~free=2 verify 8          26     3       2    0        100    100     40      60      3   2        35         20      24            4
+        0          0         tk1-step 13   step~13~kind=draft                                  draft  -          -      -       -    100      130    30      20      10      0   0        4          0       0             0
         """,
     )
 
@@ -71,6 +73,24 @@ def test_instants_open_steps_that_the_next_instant_of_the_thread_ends(run, check
         tk1-step 2    decode 30       70     40      5       0   -        -
         """,
     )
+
+
+@pytest.mark.parametrize("digits", ["1" + 18 * "0", 30 * "9", "\u0663"])
+@pytest.mark.parametrize("text", ["tk1~step~{}", "ProfilerStep#{}"])
+def test_a_number_beyond_the_grammar_makes_no_step(run, text, digits):
+    ranges = f"{RANGES}\n0 marker 0 7 {text.format(digits)} 0 100"
+    result = run(ANALYSIS.compute, ranges=ranges, ops=f"{OPS}\n0 kernel 0 0 5 9 - -")
+    assert result.is_empty()
+
+
+def test_a_count_beyond_the_grammar_is_unknown(run, check):
+    counts = f"bs={10**18}~tokens={10**18 - 1}"
+    result = run(
+        ANALYSIS.compute,
+        ranges=f"{RANGES}\n0 marker 0 7 tk1~step~1~{counts} 0 100",
+        ops=f"{OPS}\n0 kernel 0 0 5 9 - -",
+    )
+    check(result, STEPS, f"step batch_size tokens\n1 - {10**18 - 1}")
 
 
 def test_only_steps_wholly_inside_the_host_window_count_once_for_each_device(run, check):
@@ -273,3 +293,105 @@ def test_a_trace_without_steps_says_what_marker_to_add(table):
     (note,) = ANALYSIS.caveats(nothing, ops, table("calls", f"{CALLS}\n0 0 7 a launch 1 2 -"))
     assert note.code == "steps.not-found"
     assert "tk1 step N" in note.message
+
+
+def marked_steps(steps):
+    """Ranges of 100 ns each, from (kind, waiting, free) of every step in order; null is not said."""
+    rows = [
+        f"{n} marker 0 7 tk1~step~{n}~kind={kind}~bs=14"
+        + ("" if waiting is None else f"~waiting={waiting}~free={free}")
+        + f" {100 * n} {100 * n + 100}"
+        for n, (kind, waiting, free) in enumerate(steps)
+    ]
+    return "\n".join([RANGES, *rows])
+
+
+def stranded(run, steps):
+    result = run(ANALYSIS.compute, ranges=marked_steps(steps), ops=f"{OPS}\n0 kernel 0 0 5 9 - -")
+    return ANALYSIS.findings(result)
+
+
+IN_ORDER = [("prefill", 0, 2)] + [("verify", 0, 2)] * 199
+
+
+def test_requests_that_wait_for_long_though_all_of_them_would_fit_are_stranded(run):
+    stuck = IN_ORDER[:40] + [("verify", 2, 2)] * 50 + [("decode", 1, 2)] * 10 + IN_ORDER[:100]
+    (finding,) = stranded(run, stuck)
+    assert finding.code == "scheduler.stranded-requests"
+    assert finding.evidence == {
+        "process_id": 0,
+        "steps": 60,
+        "stretches": 1,
+        "stranded_ns": 6_000,
+        "stranded_share": 0.3,
+        "waiting": 2,
+        "free": 2,
+        "batch_size": 14,
+    }
+    assert finding.span_ns == (4_000, 10_000)
+    assert "30.0 %" in finding.message
+    assert "waiting requests" in finding.advice
+    assert "tracekit table TRACE steps" in finding.advice
+
+
+@pytest.mark.parametrize(
+    "stuck",
+    [
+        # Fewer than fifty steps in a row; a prefill, a step without the keys or nobody waiting
+        # between them ends a stretch.
+        [("verify", 2, 2)] * 49,
+        [*[("verify", 2, 2)] * 49, ("prefill", 2, 2), *[("verify", 2, 2)] * 49],
+        [*[("verify", 2, 2)] * 49, ("mixed", 2, 2), *[("verify", 2, 2)] * 49],
+        [*[("verify", 2, 2)] * 49, ("verify", None, None), *[("verify", 2, 2)] * 49],
+        [*[("verify", 2, 2)] * 49, ("verify", 0, 2), *[("verify", 2, 2)] * 49],
+        # More wait than fit: a delay until more slots are free may be meant. No slot at all.
+        [("verify", 3, 2)] * 100,
+        [("verify", 3, 0)] * 100,
+        [("verify", 0, 0)] * 100,
+        # Not decoding, or saying nothing.
+        [("extend", 2, 2)] * 100,
+        [("verify", None, None)] * 100,
+    ],
+)
+def test_who_waits_shortly_or_for_a_slot_is_not_stranded(run, stuck):
+    assert stranded(run, stuck + IN_ORDER) == []
+
+
+def test_what_is_a_small_part_of_all_steps_is_no_finding(run):
+    stuck = [("verify", 2, 2)] * 50
+    assert len(stranded(run, stuck + IN_ORDER * 4 + IN_ORDER[:150])) == 1
+    assert stranded(run, stuck + IN_ORDER * 4 + IN_ORDER[:151]) == []
+
+
+def test_a_step_on_two_devices_counts_once(run):
+    ops = f"{OPS}\n0 kernel 0 0 5 9 - -\n1 kernel 0 1 5 9 - -"
+    steps = [("verify", 2, 2)] * 49 + IN_ORDER
+    assert ANALYSIS.findings(run(ANALYSIS.compute, ranges=marked_steps(steps), ops=ops)) == []
+    steps = [("verify", 2, 2)] * 50 + IN_ORDER
+    (finding,) = ANALYSIS.findings(run(ANALYSIS.compute, ranges=marked_steps(steps), ops=ops))
+    assert finding.evidence["steps"] == 50
+
+
+def test_what_held_a_thread_that_is_not_known_is_unknown(run, check):
+    # Of thread 7 nothing held the step; of the other step the thread is unknown. A process without
+    # calls says nothing of them at all.
+    result = run(
+        ANALYSIS.compute,
+        ranges=f"""{RANGES}
+        0 marker 0 7 tk1~step~1 0 100
+        1 marker 0 - tk1~step~2 0 100
+        2 marker 1 7 tk1~step~3 0 100
+        """,
+        ops=f"{OPS}\n0 kernel 0 0 5 9 0 -\n1 kernel 1 0 15 19 - -",
+        calls=f"{CALLS}\n0 0 7 hipLaunchKernel launch 1 2 -",
+    )
+    check(
+        result,
+        STEPS,
+        """
+        step launches held_ns owned_idle_ns remaining_idle_ns
+        1    1        0       0             0
+        2    1        -       -             -
+        3    -        -       -             -
+        """,
+    )

@@ -8,13 +8,16 @@ A gap is the time between ops of one device, over all its queues. The op that en
   call owns the time, split into `blocked` (it still waited, for other work), `wake-up` (device done
   → call returns), `exposed` (host work after it) and `launch`. The call usually ends before or at
   the start of the gap, or while work from before it still runs. The host is ahead again once it has
-  submitted an op while the device had another to run that was submitted after that return, too.
+  submitted an op while the device still had others to run, submitted after that return, too, for
+  half as long as the call had taken or a millisecond; and once the device has idled for as long as
+  the call had taken, what comes after is not its either.
   Without such a call: `host-late`. Where the thread showed neither range nor call for a millisecond
   or more, though it has ranges elsewhere: `starved`, whoever came before.
 - From the return of its call on, it was submitted: `queue-wait` while its stream waited for another
-  stream's work (`pending`) and up to 0.1 ms after (`hand-over`), else `launch-latency`.
+  stream's work (`pending`) and up to 0.1 ms after (`hand-over`), else `launch-latency`; but
+  `unknown` if its stream was made to wait and the trace does not say for what.
 - `edge`: at the ends of the window, and before ops queued before recording began.
-- `unknown`: no host call is recorded for it. Said, not guessed.
+- `unknown`: no host call is recorded for it, either. Said, not guessed.
 
 It cannot tell a thread that waits for another thread from one that works: a scheduler that blocks
 for an engine thread leaves `host-late` behind. Nor can it tell what delays a submitted op where the
@@ -24,13 +27,11 @@ trace has no waits.
 import polars as pl
 
 from tracekit.analyses import Analysis
-from tracekit.api_calls import call_kind
-from tracekit.findings import Finding, FindingSeverity
+from tracekit.api_calls import leads_over_calls, untold_waits
 from tracekit.idle_time.pieces import CAUSES, PARTS, idle_pieces
-from tracekit.idle_time.under import innermost_around, without_counters
+from tracekit.idle_time.waits import described
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.tables.notes import Note, Severity
-from tracekit.tables.rows import rows_of
 from tracekit.units import Unit, format_number
 
 IDLE_GAPS = Table(
@@ -50,12 +51,9 @@ IDLE_GAPS = Table(
         Column("longest_ns", pl.Int64(), "Longest piece.", Unit.DURATION),
         time_column("longest_start_ns", "Where the longest piece starts."),
     ),
+    answers=("cause", "owner", "range", "idle_ns", "idle_share"),
 )
 _GROUP = ["device_id", "cause", "part", "owner", "owner_marker", "owner_caller", "range"]
-
-# Below this share of the window an owner is not worth acting on: it is less than what two runs of
-# one server differ by.
-FINDING_SHARE = 0.05
 
 
 def idle_gaps(
@@ -74,14 +72,12 @@ def idle_gaps(
     summed = pl.concat(
         [_summed(pieces) for pieces in idle_pieces(ops, calls, copies, waits, ranges, windows)]
     )
-    owners = calls.join(
-        summed.select(call_id="owner_call_id").unique(), on="call_id", how="semi"
-    ).select("call_id", "process_id", "thread_id", "start_ns", owner=pl.col("name").cast(pl.String))
+    owners = described(summed["owner_call_id"], calls, ranges).rename(
+        {"call": "owner", "marker": "owner_marker", "caller": "owner_caller"}
+    )
     spans = windows.select("device_id", window_ns=pl.col("end_ns") - pl.col("start_ns"))
     ledger = (
-        summed.join(
-            _described(owners, ranges), left_on="owner_call_id", right_on="call_id", how="left"
-        )
+        summed.join(owners, left_on="owner_call_id", right_on="call_id", how="left")
         .sort("longest_ns", "longest_start_ns", descending=[True, False])
         .group_by(_GROUP, maintain_order=True)
         .agg(
@@ -110,86 +106,6 @@ def _summed(pieces: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _described(owners: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    described = owners.select("call_id", "owner")
-    for column, kinds in (
-        ("owner_marker", ["marker"]),
-        ("frame", ["frame"]),
-        ("operator", ["operator"]),
-    ):
-        found = innermost_around(owners, ranges, kinds).rename({"text": column})
-        described = described.join(found, on="call_id", how="left")
-    return described.select(
-        "call_id",
-        "owner",
-        without_counters(pl.col("owner_marker")),
-        owner_caller=pl.coalesce("frame", "operator"),
-    )
-
-
-def findings(result: pl.DataFrame) -> list[Finding]:
-    """Return one finding per blocking call that owns a large share of a device's window."""
-    owners = (
-        result.filter(pl.col("cause") == "host-blocked")
-        .group_by("device_id", "owner", "owner_marker", "owner_caller", maintain_order=True)
-        .agg(
-            pl.col("idle_ns").sum(),
-            pl.col("idle_share").sum(),
-            pl.col("gaps").max(),
-            pl.col("longest_ns").first(),
-            pl.col("longest_start_ns").first(),
-            exposed_ns=pl.col("idle_ns").filter(pl.col("part") == "exposed").sum(),
-        )
-        .filter(pl.col("idle_share") >= FINDING_SHARE)
-    )
-    return [_host_blocked(**row) for row in owners.iter_rows(named=True)]
-
-
-def _host_blocked(  # noqa: PLR0913  one parameter per column of the row
-    *,
-    device_id: int,
-    owner: str,
-    owner_marker: str | None,
-    owner_caller: str | None,
-    idle_ns: int,
-    idle_share: float,
-    gaps: int,
-    longest_ns: int,
-    longest_start_ns: int,
-    exposed_ns: int,
-) -> Finding:
-    place = owner_caller or owner_marker
-    where = f"{owner} in {place!r}" if place else owner
-    idle = format_number(idle_ns, Unit.DURATION)
-    share = format_number(idle_share, Unit.SHARE)
-    return Finding(
-        code=f"host-blocked.{call_kind(owner).replace('_', '-')}",
-        severity=FindingSeverity.WARNING,
-        message=(
-            f"Device {device_id} was idle {idle} ({share} of the window) because {where} held the "
-            f"host until the device was done, and the next work was prepared only afterwards"
-        ),
-        evidence={
-            "device_id": device_id,
-            "call": owner,
-            "marker": owner_marker,
-            "caller": owner_caller,
-            "idle_ns": idle_ns,
-            "idle_share": idle_share,
-            "gaps": gaps,
-            "exposed_ns": exposed_ns,
-            "longest_ns": longest_ns,
-            "longest_start_ns": longest_start_ns,
-        },
-        advice=(
-            "Let the stream wait instead of the host (a wait in the stream that needs the result), "
-            "or prepare the next step before this call; record again and compare this ledger: "
-            "tracekit report TRACE --only idle-gaps"
-        ),
-        span_ns=(longest_start_ns, longest_start_ns + longest_ns),
-    )
-
-
 def caveats(
     ops: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame, ranges: pl.DataFrame
 ) -> list[Note]:
@@ -203,34 +119,28 @@ def caveats(
             "with the runtime API trace on (rocprofv3: --hip-runtime-trace)"
         )
         return [Note("idle-gaps.no-calls", Severity.NOTICE, message)]
-    asked = int((calls["kind"] == "event_wait").sum())
-    if waits.is_empty() and asked:
+    if untold := untold_waits(calls, waits).height:
         message = (
-            "Streams were made to wait for events, but the trace does not say for which: what is "
-            "called launch-latency may be queue-wait"
+            "Streams were made to wait for events, but the trace does not say for which: idle time "
+            "before what they may have held is unknown"
         )
-        notes.append(Note("idle-gaps.waits-unknown", Severity.NOTICE, message, asked))
+        notes.append(Note("idle-gaps.waits-unknown", Severity.NOTICE, message, untold))
     if ranges.is_empty():
         message = (
             "No ranges were recorded: idle time behind the host cannot be named further, and "
-            "`host-late` may contain time in which there was nothing to do"
+            "`host-late` and `host-blocked` may contain time in which there was nothing to do"
         )
         notes.append(Note("idle-gaps.no-ranges", Severity.INFO, message))
-    early = _ops_before_their_call(ops, calls)
-    if early.height:
-        largest = format_number(int(early.max().item()), Unit.DURATION)
+    leads = leads_over_calls(ops, calls).drop_nulls()
+    early = leads.filter(leads > 0)
+    if early.len():
+        largest = format_number(early.sort()[-1], Unit.DURATION)
         message = (
             f"Ops start before the call that launched them began, by up to {largest}: host and "
             "device clocks differ by that much, and gaps shorter than that may have another cause"
         )
-        notes.append(Note("idle-gaps.clock-skew", Severity.NOTICE, message, early.height))
+        notes.append(Note("idle-gaps.clock-skew", Severity.NOTICE, message, early.len()))
     return notes
-
-
-def _ops_before_their_call(ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    called = rows_of(ops["call_id"], calls.select("call_id", "start_ns"), "call_id")["start_ns"]
-    lead = (called - ops["start_ns"]).alias("lead_ns")
-    return lead.filter(lead > 0).to_frame()
 
 
 ANALYSIS = Analysis(
@@ -239,6 +149,5 @@ ANALYSIS = Analysis(
     table=IDLE_GAPS,
     compute=idle_gaps,
     needs=("ops",),
-    findings=findings,
     caveats=caveats,
 )

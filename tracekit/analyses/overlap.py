@@ -1,12 +1,15 @@
 """overlap: how long lanes ran together, and how long the same kernels took then."""
 
+from typing import Any
+
 import polars as pl
 
 from tracekit.analyses import Analysis
+from tracekit.findings import Finding, FindingSeverity
 from tracekit.intervals import clip, covered_ns, crowded, union
 from tracekit.tables import Column, Table, enum_column, id_column, name_column
 from tracekit.tables.notes import Note, Severity
-from tracekit.units import Unit
+from tracekit.units import Unit, format_number
 
 # Fewer kernels than this on either side give no ratio: a median of less is one outlier away.
 MIN_KERNELS = 5
@@ -14,6 +17,11 @@ MIN_KERNELS = 5
 # that lasts longer would be overlapped more often just for lasting longer.
 MIN_OVERLAPPED_SHARE = 0.5
 SCOPES = ("device", "kernel")
+# Overlap is worth a look where slower kernels take half of what it hides, and that is a hundredth
+# of the busy time: with less, kernels that differ in shape may make the difference.
+MIN_LOST_SHARE = 0.5
+MIN_ADDED_SHARE = 0.01
+_KERNELS_NAMED = 3
 
 OVERLAP = Table(
     "overlap",
@@ -60,6 +68,7 @@ OVERLAP = Table(
             Unit.RATIO,
         ),
     ),
+    answers=("slowdown",),
 )
 
 _LENGTH = pl.col("end_ns") - pl.col("start_ns")
@@ -202,10 +211,76 @@ def caveats(ops: pl.DataFrame) -> list[Note]:
     ]
 
 
+def findings(result: pl.DataFrame) -> list[Finding]:
+    """Return one finding per device on which overlapped kernels took so long that little is won.
+
+    One lane after the other, each kernel as long as alone, the work would take
+    `busy + hidden − added`, where `added` is the sum over kernel names of `kernels_overlapped ·
+    (overlapped_median − alone_median)`. So overlap wins `hidden − added`. A finding where `added`
+    is `MIN_LOST_SHARE` of `hidden` or more, and `MIN_ADDED_SHARE` of the device's busy time. Names
+    without enough kernels on both sides add nothing, and neither do kernels that were overlapped
+    for less than half: what is lost is at least so much, if kernels of a name are alike.
+    """
+    added_ns = pl.col("kernels_overlapped") * (
+        pl.col("overlapped_median_ns") - pl.col("alone_median_ns")
+    )
+    named = result.filter((pl.col("scope") == "kernel") & pl.col("slowdown").is_not_null())
+    named = named.with_columns(added_ns=added_ns).sort("added_ns", descending=True)
+    summed = named.group_by("device_id").agg(pl.col("added_ns").sum())
+    devices = (
+        result.filter(pl.col("scope") == "device")
+        .select("device_id", "busy_ns", "hidden_ns")
+        .join(summed, on="device_id", nulls_equal=True, maintain_order="left")
+        .filter(
+            pl.col("added_ns") >= MIN_LOST_SHARE * pl.col("hidden_ns"),
+            pl.col("added_ns") >= MIN_ADDED_SHARE * pl.col("busy_ns"),
+        )
+    )
+    return [
+        _contention(row, named.filter(pl.col("device_id").eq_missing(row["device_id"])))
+        for row in devices.iter_rows(named=True)
+    ]
+
+
+def _contention(device: dict[str, Any], kernels: pl.DataFrame) -> Finding:
+    worst = kernels.filter(pl.col("added_ns") > 0).head(_KERNELS_NAMED)
+    names = [
+        f"{kernel['name']} took {format_number(kernel['slowdown'], Unit.RATIO)} as long "
+        f"({kernel['kernels_overlapped']:,} overlapped, {kernel['kernels_alone']:,} alone)"
+        for kernel in worst.iter_rows(named=True)
+    ]
+    hidden, added = (
+        format_number(device[name], Unit.DURATION) for name in ("hidden_ns", "added_ns")
+    )
+    return Finding(
+        code="overlap.contention",
+        severity=FindingSeverity.WARNING,
+        message=(
+            f"On device {device['device_id']} overlap hid {hidden}, while kernels that ran "
+            f"overlapped took {added} longer than those of their names that ran alone; "
+            f"most: {names[0]}"
+        ),
+        evidence={
+            "device_id": device["device_id"],
+            "hidden_ns": device["hidden_ns"],
+            "added_ns": round(device["added_ns"]),
+            "gain_ns": round(device["hidden_ns"] - device["added_ns"]),
+            "busy_ns": device["busy_ns"],
+            **{f"kernel_{place}": text for place, text in enumerate(names, 1)},
+        },
+        advice=(
+            "Run these kernels on one stream, or overlap them only where the batch leaves the "
+            "device room; record with the side streams off and compare busy time and steps: "
+            "tracekit report TRACE --only overlap --only steps"
+        ),
+    )
+
+
 ANALYSIS = Analysis(
     name="overlap",
     question="How long did streams run together, and how long did the same kernels take then?",
     table=OVERLAP,
     compute=overlap,
+    findings=findings,
     caveats=caveats,
 )

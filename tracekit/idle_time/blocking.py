@@ -9,6 +9,7 @@ call that does not wait returns in a few microseconds.
 import polars as pl
 
 from tracekit.api_calls import BLOCKING_KINDS
+from tracekit.call_numbers import missing_calls
 from tracekit.idle_time.gaps import BEFORE_EVERYTHING, ends_gap
 from tracekit.idle_time.leads import leads
 from tracekit.intervals.matching import nearest
@@ -153,44 +154,98 @@ def _ended_during(syncs: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
 
 
 def gap_owners(
-    submitted: pl.DataFrame, calls: pl.DataFrame, blockers: pl.DataFrame
+    submitted: pl.DataFrame, calls: pl.DataFrame, blockers: pl.DataFrame, ranges: pl.DataFrame
 ) -> pl.DataFrame:
     """Return the blocking call that owns the gap before an op, for the gaps that have one.
 
     The walk back: on the thread that issued the op after the gap, the last call that device work
-    released. It owns the gap unless the host has got ahead of the device again since that call
-    returned (`leads`): then it had caught up, and lost its lead for another reason.
+    released. What it took from the host is the time from its start to that release. It owns the gap
+    unless, since it returned,
+
+    - the host has got ahead of the device again (`leads`): then it had caught up, and lost its lead
+      for another reason; or
+    - the device has idled behind this thread for as long as what was taken: without that call the
+      host would have been so much further ahead and no more. So a copy that takes 25 µs owns one
+      gap, not all those of a host that launches too slowly for a second after it.
+
+    A call that is missing by its number may have held any thread, for any time: where it is the
+    last that can have, nobody knows who owns the gap.
 
     Args:
         submitted: `gaps.submitted_ops`.
         calls: The `calls` table, for the threads.
         blockers: `blocking_calls`.
+        ranges: The `ranges` table, for markers take numbers as calls do.
 
     Returns:
-        `op_id, owner_call_id, owner_end_ns, released_ns`, by `op_id`; only gaps whose op had not
-        been submitted when they began.
+        `op_id, owner_call_id` (below 0: not known), `owner_end_ns, released_ns`, by `op_id`; only
+        gaps whose op had not been submitted when they began.
     """
+    found = _last_blocks(submitted, calls, pl.concat([blockers, _missing(calls, ranges)]))
+    owner = ["device_id", "owner_call_id"]
+    caught_up = (pl.col("ahead_ns") <= pl.col("call_start_ns")).fill_null(value=False)
+    idled_ns = pl.col("behind_ns").cum_sum().over(owner, order_by="start_ns") - pl.col("behind_ns")
+    is_paid = idled_ns >= pl.col("released_ns") - pl.col("owner_start_ns")
+    return (
+        found.with_columns(is_paid=is_paid)
+        .join(leads(found, submitted), on=owner, how="left")
+        .filter(~caught_up & ~pl.col("is_paid"))
+        .select("op_id", "owner_call_id", "owner_end_ns", "released_ns")
+        .sort("op_id")
+    )
+
+
+def _missing(calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls that are missing as `blocking_calls` of every thread, without known begin.
+
+    Those before the first recorded call are not known to have been any.
+    """
+    missing = missing_calls(calls, ranges).filter(~pl.col("is_first"))
+    threads = calls.select("process_id", "thread_id").unique()
+    held = missing.select("process_id", end_ns="start_ns").join(threads, on="process_id")
+    return (
+        held.with_row_index("row")
+        .select(
+            "process_id",
+            "thread_id",
+            "end_ns",
+            call_id=-1 - pl.col("row").cast(pl.Int64),
+            start_ns=pl.lit(BEFORE_EVERYTHING),
+            released_ns="end_ns",
+        )
+        .select("call_id", "process_id", "thread_id", "start_ns", "end_ns", "released_ns")
+    )
+
+
+def _last_blocks(
+    submitted: pl.DataFrame, calls: pl.DataFrame, blockers: pl.DataFrame
+) -> pl.DataFrame:
+    """Return the gaps behind the host, each with the last call that had blocked its thread."""
     behind = ends_gap() & ~pl.col("is_within_graph") & (pl.col("call_end_ns") > pl.col("free_ns"))
     some = submitted if blockers.height else submitted.clear()
     asked = some.filter(behind).select(
-        "op_id", "process_id", "device_id", "call_id", "call_start_ns"
+        "op_id",
+        "process_id",
+        "device_id",
+        "call_id",
+        "call_start_ns",
+        "start_ns",
+        behind_ns=pl.min_horizontal("call_end_ns", "start_ns") - pl.col("free_ns"),
     )
     threads = calls.select("call_id", "thread_id")
     asked = asked.hstack(rows_of(asked["call_id"], threads, "call_id")).drop("call_id")
     owners = blockers.select(
-        "process_id", "thread_id", "released_ns", owner_call_id="call_id", owner_end_ns="end_ns"
+        "process_id",
+        "thread_id",
+        "released_ns",
+        owner_call_id="call_id",
+        owner_start_ns="start_ns",
+        owner_end_ns="end_ns",
     )
-    found = nearest(
+    return nearest(
         asked.sort("call_start_ns"),
         owners.sort("owner_end_ns"),
         left_on="call_start_ns",
         right_on="owner_end_ns",
         by=["process_id", "thread_id"],
     ).drop_nulls("owner_call_id")
-    caught_up = (pl.col("ahead_ns") <= pl.col("call_start_ns")).fill_null(value=False)
-    return (
-        found.join(leads(found, submitted), on=["device_id", "owner_call_id"], how="left")
-        .filter(~caught_up)
-        .select("op_id", "owner_call_id", "owner_end_ns", "released_ns")
-        .sort("op_id")
-    )

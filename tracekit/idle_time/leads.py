@@ -6,18 +6,32 @@ from tracekit.idle_time.gaps import BEFORE_EVERYTHING
 
 _LANE = ["process_id", "device_id"]
 
+# A call that waits for the device takes the lead that the host had: the work that the device had
+# still to do when the call began. A few small kernels behind each other, which any server launches
+# before it prepares, are no lead beside that. All of it is not asked for: a host that runs a step
+# ahead has about as much again, a little more or less.
+MIN_REGAINED_SHARE = 0.5
+# A lead that counts after any wait, so that one long wait, as at the end of a warm-up, is not to
+# blame for all that comes after it. Launches lead by some 10 µs, what is prepared takes some 100.
+ENOUGH_LEAD_NS = 1_000_000
+
 
 def leads(gaps: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
     """Return when the host first was ahead of the device again after each call that had held it.
 
-    It is ahead when a call returns while the device still has to finish an op of an earlier call,
-    on whatever queue, and both calls began after the return of the one that had held it. Work from
-    before that is no lead, however long it lasts: the host did nothing for it since. Calls of all
-    threads count, but only what holds the thread of the gap ends a lead.
+    Its lead, when a call returns, is how long the device still has to run ops of earlier calls, on
+    whatever queue, if both calls began after the return of the one that had held it. It is ahead
+    again when that is `MIN_REGAINED_SHARE` or more of the lead it had when it was held, and in any
+    case with `ENOUGH_LEAD_NS`. So the longer it was held, the more it takes to say that another
+    reason made it late.
+
+    Work from before the return is no lead, however long it lasts: the host did nothing for it
+    since. Calls of all threads count, but only what holds the thread of the gap ends a lead.
 
     Args:
-        gaps: `process_id, device_id, thread_id, call_start_ns` of the op after each gap, and
-            `owner_call_id, owner_end_ns` of the last call that had held its thread.
+        gaps: `process_id, device_id, thread_id, call_start_ns` of the op after each gap; and
+            `owner_call_id, owner_start_ns, owner_end_ns, released_ns` of the last call that had
+            held its thread.
         submitted: `gaps.submitted_ops`.
 
     Returns:
@@ -26,7 +40,8 @@ def leads(gaps: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
         that has gaps there, from its first owner to its last gap.
     """
     spans = gaps.group_by(*_LANE, "thread_id", "owner_call_id", "owner_end_ns").agg(
-        last_ns=pl.col("call_start_ns").max()
+        last_ns=pl.col("call_start_ns").max(),
+        lost_ns=(pl.col("released_ns") - pl.col("owner_start_ns")).first(),
     )
     found = [spans.clear().select("device_id", "owner_call_id", ahead_ns="last_ns")]
     work = submitted if spans.height else submitted.clear()
@@ -48,7 +63,7 @@ def _first_leads(spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     inside = (
         launches.filter(start.is_between(spans["owner_end_ns"][0], spans["last_ns"].max()))
         .join_asof(
-            spans.select("device_id", "owner_call_id", "owner_end_ns", "last_ns"),
+            spans.select("device_id", "owner_call_id", "owner_end_ns", "last_ns", "lost_ns"),
             left_on="call_start_ns",
             right_on="owner_end_ns",
             coalesce=False,
@@ -61,8 +76,10 @@ def _first_leads(spans: pl.DataFrame, launches: pl.DataFrame) -> pl.DataFrame:
     reach = pl.col("end_ns").cum_max().over(span.set_sorted()).shift(1)
     earlier = pl.when(span == span.shift(1)).then(reach).otherwise(BEFORE_EVERYTHING)
     busy_until = pl.when(start != start.shift(1)).then(earlier).forward_fill()
+    lead = busy_until - pl.col("call_end_ns")
+    enough = (MIN_REGAINED_SHARE * pl.col("lost_ns")).clip(upper_bound=ENOUGH_LEAD_NS)
     return (
-        inside.filter(busy_until >= pl.col("call_end_ns"))
+        inside.filter(lead >= enough)
         .group_by("device_id", "owner_call_id")
         .agg(ahead_ns=pl.col("call_end_ns").min())
     )

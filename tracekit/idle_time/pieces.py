@@ -6,9 +6,9 @@ import polars as pl
 
 from tracekit.idle_time.blocking import blocking_calls, gap_owners
 from tracekit.idle_time.gaps import device_gaps, outside, submitted_ops
+from tracekit.idle_time.held import awaited_ops, maybe_waiting
 from tracekit.idle_time.under import range_steps, silences
 from tracekit.intervals import clip, intersect, subtract
-from tracekit.intervals.matching import nearest
 from tracekit.tables.rows import rows_of
 
 CAUSES = (
@@ -65,9 +65,10 @@ def idle_pieces(
     """
     known = windows.filter(pl.col("device_id").is_not_null())
     submitted = submitted_ops(ops, calls)
-    awaited = _awaited(submitted, calls, waits)
+    awaited = awaited_ops(submitted, calls, waits)
+    untold = maybe_waiting(submitted, calls, waits, ranges)
     blockers = blocking_calls(calls, copies, submitted)
-    owners = gap_owners(submitted, calls, blockers)
+    owners = gap_owners(submitted, calls, blockers, ranges)
     threads = calls.select("call_id", "thread_id")
     steps, silence = range_steps(ranges), silences(calls, ranges)
     yield _conform([outside(submitted, known).with_columns(cause=pl.lit("edge", CAUSE))])
@@ -82,10 +83,41 @@ def idle_pieces(
         )
         parts = [
             _without_host(gaps.filter(~has_call)),
-            *_submitted_in_time(called, awaited),
+            *_submitted_in_time(called, awaited, untold),
             *_host_behind(behind, steps, silence),
         ]
         yield clip(_conform(parts), known, ["device_id"])
+
+
+def blocked_pieces(
+    submitted: pl.DataFrame,
+    calls: pl.DataFrame,
+    ranges: pl.DataFrame,
+    owners: pl.DataFrame,
+    windows: pl.DataFrame,
+) -> pl.DataFrame:
+    """Return the `host-blocked` pieces of `idle_pieces`, without what the host was doing.
+
+    Only gaps that have an owner are looked at, so that this costs little beside finding the owners.
+
+    Args:
+        submitted: `gaps.submitted_ops`.
+        calls: The `calls` table.
+        ranges: The `ranges` table, for the time in which a thread had nothing to do.
+        owners: `blocking.gap_owners`.
+        windows: The `windows` table.
+
+    Returns:
+        `PIECE_SCHEMA`, `range` null.
+    """
+    known = windows.filter(pl.col("device_id").is_not_null())
+    owned = device_gaps(submitted.filter(pl.col("op_id").is_in(owners["op_id"].implode())))
+    threads = calls.select("call_id", "thread_id")
+    behind = owned.hstack(rows_of(owned["call_id"], threads, "call_id")).hstack(
+        rows_of(owned["op_id"], owners, "op_id")
+    )
+    pieces = _conform(_host_behind(behind, range_steps(ranges.clear()), silences(calls, ranges)))
+    return clip(pieces.filter(pl.col("cause") == "host-blocked"), known, ["device_id"])
 
 
 def _conform(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
@@ -108,12 +140,15 @@ def _without_host(gaps: pl.DataFrame) -> pl.DataFrame:
     return gaps.select("device_id", "op_id", "start_ns", "end_ns", cause=cause)
 
 
-def _submitted_in_time(gaps: pl.DataFrame, awaited: pl.DataFrame) -> list[pl.DataFrame]:
+def _submitted_in_time(
+    gaps: pl.DataFrame, awaited: pl.DataFrame, untold: pl.Series
+) -> list[pl.DataFrame]:
     """The time of each gap after the next op's call had returned: held by a wait, or just late.
 
     It was held if a wait stood before it in its stream and what the wait was for ended no earlier
     than everything else on the device. `pending` is the time until then and `hand-over` the time
-    from there to the op, up to `HAND_OVER_LIMIT_NS`.
+    from there to the op, up to `HAND_OVER_LIMIT_NS`. Whether it was held is unknown behind a wait
+    that the trace tells nothing of.
     """
     rest = gaps.select(
         "device_id",
@@ -124,52 +159,17 @@ def _submitted_in_time(gaps: pl.DataFrame, awaited: pl.DataFrame) -> list[pl.Dat
     ).filter(pl.col("start_ns") < pl.col("end_ns"))
     held = rest.join(awaited, on="op_id", how="left")
     is_held = (pl.col("until_ns") >= pl.col("freed_ns")).fill_null(value=False)
-    late = held.filter(~is_held).with_columns(cause=pl.lit("launch-latency", CAUSE))
+    may_be_held = pl.col("op_id").is_in(untold.implode())
+    unknown, latency = pl.lit("unknown", CAUSE), pl.lit("launch-latency", CAUSE)
+    is_late = pl.when(may_be_held).then(unknown).otherwise(latency).alias("cause")
+    late = held.filter(~is_held).with_columns(is_late)
     waited = held.filter(is_held).with_columns(
         cause=pl.lit("queue-wait", CAUSE), handed_ns=pl.col("until_ns") + HAND_OVER_LIMIT_NS
     )
     pending, handed, beyond = _cut(
         waited, ["until_ns", "handed_ns"], ["pending", "hand-over", None]
     )
-    beyond = beyond.with_columns(cause=pl.lit("launch-latency", CAUSE))
-    return [late, pending, handed, beyond]
-
-
-def _awaited(submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
-    """Return `op_id, until_ns`: for the op right behind a wait, when the awaited work was done.
-
-    An op stands behind a wait by the stream that its call names, which for a branch of a graph is
-    another than the op's own, and by the op's stream where the call names none.
-    """
-    asked = waits.select(
-        "wait_call_id",
-        "recording_stream_id",
-        stream_id="waiting_stream_id",
-        until_ns="pending_end_ns",
-    ).drop_nulls(["wait_call_id", "stream_id", "until_ns"])
-    asked = asked.filter(pl.col("stream_id").ne_missing(pl.col("recording_stream_id")))
-    called = rows_of(asked["wait_call_id"], calls.select("call_id", asked_ns="start_ns"), "call_id")
-    asked = asked.hstack(called).drop_nulls("asked_ns").sort("asked_ns")
-    if asked.is_empty():
-        return asked.select(pl.lit(None, pl.Int64).alias("op_id"), "until_ns")
-    launched = submitted.select("op_id", "stream_id", "call_id", "call_start_ns", "start_ns")
-    streams = rows_of(launched["call_id"], calls.select("call_id", launch="stream_id"), "call_id")
-    first_of_call = (
-        launched.with_columns(stream_id=streams["launch"].fill_null(launched["stream_id"]))
-        .drop_nulls(["call_start_ns", "stream_id"])
-        .sort("call_start_ns", "start_ns")
-        .unique("call_id", keep="first", maintain_order=True)
-        .select("stream_id", "op_id", "call_start_ns")
-    )
-    found = nearest(
-        asked.select("asked_ns", "stream_id", "until_ns"),
-        first_of_call,
-        left_on="asked_ns",
-        right_on="call_start_ns",
-        by=["stream_id"],
-        strategy="forward",
-    )
-    return found.drop_nulls("op_id").group_by("op_id").agg(pl.col("until_ns").max())
+    return [late, pending, handed, beyond.with_columns(is_late)]
 
 
 def _host_behind(
@@ -177,7 +177,11 @@ def _host_behind(
 ) -> list[pl.DataFrame]:
     """The time of each gap until the next op's call returned, by what the host did instead."""
     behind = gaps.with_columns(end_ns=pl.min_horizontal("call_end_ns", "end_ns"))
-    owned = behind.filter(pl.col("owner_call_id").is_not_null())
+    owned = behind.filter(pl.col("owner_call_id") >= 0)
+    # The call that may have held the thread is missing.
+    unknown = behind.filter(pl.col("owner_call_id") < 0).select(
+        "device_id", "op_id", "start_ns", "end_ns", cause=pl.lit("unknown", CAUSE)
+    )
     blocked = _cut(
         owned.with_columns(cause=pl.lit("host-blocked", CAUSE)),
         ["released_ns", "owner_end_ns", "call_start_ns"],
@@ -197,7 +201,7 @@ def _host_behind(
     active = subtract(on_host, silence, _THREAD)
     named = intersect(active, steps, _THREAD)
     elsewhere = pieces.filter(~pl.col("part").is_in(_HOST_PARTS))
-    return [elsewhere, starved, named, subtract(active, steps, _THREAD)]
+    return [unknown, elsewhere, starved, named, subtract(active, steps, _THREAD)]
 
 
 def _cut(

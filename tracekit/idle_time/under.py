@@ -12,6 +12,12 @@ MIN_SILENCE_NS = 1_000_000
 # Numbers that merely count (step 12, ProfilerStep#3, bs=8) would give every step a row of its own;
 # numbers that are part of a name (layer4) stay.
 _COUNTING = r"(^|[^A-Za-z0-9_])\d+"
+# Statements of the marker grammar but `step` are instants; a backend that has none writes short
+# ranges, in which the host does nothing.
+_IS_INSTANT = pl.col("text").str.contains(
+    r"^tk1 (stream|buffer|use|graph|replay|record|wait|sync) "
+)
+_IS_RANGE = ~_IS_INSTANT.fill_null(value=False)
 
 
 def range_steps(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -78,7 +84,7 @@ def without_counters(text: pl.Expr) -> pl.Expr:
 def _speaking(ranges: pl.DataFrame) -> pl.DataFrame:
     """Markers, and operators that stand in no other operator or marker, nested anew."""
     named = ranges.filter(
-        (pl.col("kind") != "frame") & (pl.col("start_ns") < pl.col("end_ns"))
+        pl.col("kind") != "frame", pl.col("start_ns") < pl.col("end_ns"), _IS_RANGE
     ).drop("parent_id")
     nested = with_parents(named, _THREAD)
     spoken_for = (pl.col("kind") == "operator") & pl.col("parent_id").is_not_null()
@@ -86,7 +92,7 @@ def _speaking(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def innermost_around(calls: pl.DataFrame, ranges: pl.DataFrame, kinds: list[str]) -> pl.DataFrame:
-    """Return the text of the innermost range of some kinds around each call.
+    """Return text and start of the innermost range of some kinds around each call.
 
     Args:
         calls: `call_id, process_id, thread_id, start_ns`.
@@ -94,12 +100,12 @@ def innermost_around(calls: pl.DataFrame, ranges: pl.DataFrame, kinds: list[str]
         kinds: Kinds of range that count.
 
     Returns:
-        `call_id, text`, one row per call that has such a range around it.
+        `call_id, text, opened_ns`, one row per call that has such a range around it.
     """
     moments = calls.select(*_THREAD, "call_id", at="start_ns").sort("at")
     around = (
         ranges.lazy()
-        .filter(pl.col("kind").is_in(kinds))
+        .filter(pl.col("kind").is_in(kinds), _IS_RANGE)
         .sort("start_ns")
         # A range holds some call if the first call after its start begins before its end.
         .join_asof(
@@ -124,10 +130,10 @@ def innermost_around(calls: pl.DataFrame, ranges: pl.DataFrame, kinds: list[str]
     )
     both = pl.concat([around, points]).with_row_index("range_id")
     nested = with_parents(both, _THREAD)
-    texts = both.select(parent_id="range_id", found="text")
+    texts = both.select(parent_id="range_id", found="text", opened_ns="start_ns")
     return (
         nested.drop_nulls("call_id")
         .join(texts, on="parent_id", how="inner")
-        .select("call_id", text="found")
+        .select("call_id", "opened_ns", text="found")
         .drop_nulls("text")
     )

@@ -21,18 +21,24 @@ CYCLES = pl.Schema(
         "kind": pl.String(),
         "batch_size": pl.Int64(),
         "tokens": pl.Int64(),
+        "waiting": pl.Int64(),
+        "free": pl.Int64(),
         "start_ns": pl.Int64(),
         "end_ns": pl.Int64(),
     }
 )
 _THREAD = ("process_id", "thread_id")
+# What more digits say fits no 64 bits, and is no number of the grammar (docs/markers.md).
+_NUMBER = "([0-9]{1,18})"
+# Columns that a step marker gives, and the key of each.
+_COUNTS = {"batch_size": "bs", "tokens": "tokens", "waiting": "waiting", "free": "free"}
 
 
 def cycles(ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the steps of each process, `CYCLES`, by the first rule that finds any there.
 
-    1. `tk1-step`: markers `tk1 step N kind=verify bs=8 tokens=26`. A range is its step; an instant
-       opens a step that the thread's next instant ends, so the last instant has none.
+    1. `tk1-step`: markers `tk1 step N kind=verify bs=8 tokens=26 waiting=0 free=2`. A range is its
+       step; an instant opens a step that the thread's next instant ends, so the last has none.
     2. `profiler-step`: ranges `ProfilerStep#N`.
     3. `marker`: ranges of one text (digits aside) that recur on one thread, lie in no other marker
        that recurs, and hold more than half of the calls that launched ops; of several texts the one
@@ -59,6 +65,15 @@ def cycles(ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.D
     return found
 
 
+def cycles_inside(found: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Return the cycles that lie wholly inside the host window, the row without a device."""
+    host = windows.filter(pl.col("device_id").is_null())
+    start_ns, end_ns = host.select("start_ns", "end_ns").row(0) if host.height else (None, None)
+    if start_ns is not None:
+        found = found.filter(pl.col("start_ns") >= start_ns)
+    return found if end_ns is None else found.filter(pl.col("end_ns") <= end_ns)
+
+
 def _conformed(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.select(
         (pl.col(name) if name in steps.columns else pl.lit(None)).cast(dtype).alias(name)
@@ -72,11 +87,13 @@ def _tk1_steps(ranges: pl.DataFrame, _ops: pl.DataFrame, _calls: pl.DataFrame) -
         *_THREAD,
         "start_ns",
         "end_ns",
-        step=text.str.extract(r"^tk1 step (\d+)(?: |$)").cast(pl.Int64),
+        step=text.str.extract(rf"^tk1 step {_NUMBER}(?: |$)").cast(pl.Int64),
         label=text.str.strip_prefix("tk1 "),
         kind=text.str.extract(r" kind=(\S+)"),
-        batch_size=text.str.extract(r" bs=(\d+)(?: |$)").cast(pl.Int64),
-        tokens=text.str.extract(r" tokens=(\d+)(?: |$)").cast(pl.Int64),
+        **{
+            name: text.str.extract(rf" {key}={_NUMBER}(?: |$)").cast(pl.Int64)
+            for name, key in _COUNTS.items()
+        },
     )
     marked = marked.filter(pl.col("step").is_not_null())
     is_instant = pl.col("start_ns") == pl.col("end_ns")
@@ -98,7 +115,7 @@ def _profiler_steps(ranges: pl.DataFrame, _ops: pl.DataFrame, _calls: pl.DataFra
         *_THREAD,
         "start_ns",
         "end_ns",
-        step=pl.col("text").str.extract(r"^ProfilerStep\s*#(\d+)$").cast(pl.Int64),
+        step=pl.col("text").str.extract(rf"^ProfilerStep\s*#{_NUMBER}$").cast(pl.Int64),
         label="text",
     ).filter(pl.col("step").is_not_null())
 
