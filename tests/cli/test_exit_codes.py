@@ -251,8 +251,9 @@ def truncated(tmp_path, real_traces):
 def test_what_a_truncated_trace_still_holds_is_reported_with_its_loss(truncated, capsys):
     assert main(["report", str(truncated)]) == 0
     out, err = capsys.readouterr()
-    assert "Rows are missing or were changed" in out
-    assert "kineto.truncated" in out
+    assert "!1 records lost or changed" in out
+    assert "!1 kineto.truncated" in out
+    assert "busy ≥" in out
     assert err == ""
 
 

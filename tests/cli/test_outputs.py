@@ -70,7 +70,7 @@ def test_the_suffix_of_the_output_chooses_the_report(run_directory, tmp_path, ca
 def test_the_json_report_follows_its_schema_and_adds_up(run_directory, capsys):
     report = json.loads(stdout_of(capsys, "report", run_directory, "--as", "json"))
     (device,) = report["summary"]["devices"]
-    assert report["schema_version"] == "1.0"
+    assert report["schema_version"] == "1.1"
     assert (device["device"], device["span_ns"], device["busy_ns"]) == (0, 400_000, 250_000)
     assert sum(device["idle_ns_by_cause"].values()) == 150_000
     assert report["notes"][0]["code"] == "test-stream.unknown"

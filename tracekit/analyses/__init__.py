@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -20,6 +20,19 @@ from tracekit.tables import Table
 from tracekit.tables.notes import Note
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Against:
+    """How an analysis takes from a second trace what the first lacks.
+
+    Attributes:
+        profile: Frames of one trace by table name → all that is compared of it.
+        result: Profile of the trace, profile of the other → the result, of the declared table.
+    """
+
+    profile: Callable[..., Any]
+    result: Callable[[Any, Any], pl.DataFrame]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +46,8 @@ class Analysis:
         compute: Frames by table name → the result. Empty in, empty out.
         needs: Tables that must have rows; without them the analysis is skipped, and says so.
         findings: Result → findings; none when nothing is wrong.
-        caveats: Frames by table name → what the result cannot tell on this trace.
+        caveats: Frames by table name, and `result` → what the result cannot tell on this trace.
+        against: What to do instead of `compute` when a second trace is given; None if nothing.
     """
 
     name: str
@@ -43,6 +57,7 @@ class Analysis:
     needs: tuple[str, ...] = ("ops",)
     findings: Callable[[pl.DataFrame], list[Finding]] | None = None
     caveats: Callable[..., list[Note]] | None = None
+    against: Against | None = None
 
 
 @cache
@@ -51,14 +66,20 @@ def analyses() -> dict[str, Analysis]:
     return load_room(__name__, "ANALYSIS", Analysis)
 
 
-@cache
-def fingerprint() -> str:
-    """Return a hash of the code that makes results; stored results of other code do not count."""
+def code_of_results() -> list[Path]:
+    """Return the files of the code that makes results from tables."""
     root = Path(__file__).parents[1]
     rooms = ("analyses", "idle_time", "intervals", "ordering", "tables")
     files = [file for room in rooms for file in (root / room).rglob("*.py")]
+    modules = ("api_calls", "bootstrap", "call_numbers", "cycles", "units", "windows")
+    return sorted([*files, *(root / f"{name}.py" for name in modules)])
+
+
+@cache
+def fingerprint() -> str:
+    """Return a hash of the code that makes results; stored results of other code do not count."""
     digest = hashlib.sha256()
-    for file in sorted([*files, root / "api_calls.py", root / "units.py"]):
+    for file in code_of_results():
         digest.update(file.read_bytes())
     return digest.hexdigest()
 

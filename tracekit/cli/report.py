@@ -1,6 +1,7 @@
 """`tracekit report`: where the GPU's time went, as text, json, html or markdown."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,14 @@ if TYPE_CHECKING:
     help="Look at a part: 10ms:20ms, 1.5s:, :-100us (negative counts from the end; a number "
     "without a unit is in ns; all count from the first op), or the text of a marker.",
 )
+@click.option(
+    "--against",
+    "other_path",
+    metavar="TRACE",
+    type=click.Path(path_type=Path),
+    help="Another trace of the same program, a file or directory: what PATH shows on one side only "
+    "is held against it (queue-waits: the same kernels without a pending wait).",
+)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def _report(
     paths: tuple[Path, ...],
@@ -52,6 +61,7 @@ def _report(
     kind: str | None,
     names: tuple[str, ...],
     window_text: str | None,
+    other_path: Path | None,
     force: bool,  # noqa: FBT001  click passes every option by name
 ) -> None:
     """Say where the GPU's time went and why: busy, and idle by cause, then every analysis.
@@ -59,10 +69,12 @@ def _report(
     PATH is a trace file, a run directory, or a directory of trace files of one format.
     """
     renderer = _renderer(kind, output)
+    inputs = paths if other_path is None else (*paths, other_path)
     if output is not None:
-        _refuse_input(output, paths)
+        _refuse_input(output, inputs)
         check_output(output, force=force)
-    text = _rendered(paths, renderer, names, window_text, is_file=output is not None)
+    request = _Request(paths, names, window_text, other_path)
+    text = _rendered(request, renderer, is_file=output is not None)
     if output is None:
         emit(text)
     else:
@@ -100,25 +112,34 @@ def _renderer(kind: str | None, output: Path | None) -> "Renderer":
     return fitting[0]
 
 
-def _rendered(
-    paths: tuple[Path, ...],
-    renderer: "Renderer",
-    names: tuple[str, ...],
-    window_text: str | None,
-    *,
-    is_file: bool,
-) -> str:
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What is to be reported: traces, analyses, a window, and the trace of `--against`."""
+
+    paths: tuple[Path, ...]
+    names: tuple[str, ...]
+    window_text: str | None
+    other_path: Path | None
+
+
+def _rendered(request: _Request, renderer: "Renderer", *, is_file: bool) -> str:
     from tracekit.analyses import analyses
     from tracekit.pipeline import analyse, closest
     from tracekit.reports import Screen
     from tracekit.windows import window_named
 
-    for name in names:
-        closest(name, analyses(), "analysis")
+    known = analyses()
+    shown = [known[closest(name, known, "analysis")] for name in request.names or known]
+    if request.other_path is not None and not any(analysis.against for analysis in shown):
+        needs = ", ".join(name for name in known if known[name].against)
+        raise BadInput("--against", "no analysis shown takes another trace", f"Show {needs}")
     with progress_bar() as progress:
-        trace = read_paths(paths, progress)
-        window = None if window_text is None else window_named(trace, window_text)
-        report = analyse(trace, only=names, window=window, progress=progress)
+        trace = read_paths(request.paths, progress)
+        text = request.window_text
+        window = None if text is None else window_named(trace, text)
+        other_path = request.other_path
+        other = None if other_path is None else read_paths((other_path,), progress)
+        report = analyse(trace, only=request.names, window=window, against=other, progress=progress)
     if window is not None:
         say(f"Window: {report.window}")
     on_terminal = not is_file and sys.stdout.isatty()
