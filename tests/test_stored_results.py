@@ -1,12 +1,15 @@
 """A run directory answers from what it stored, but only while the code that made it is this code."""
 
 import json
+import re
 from pathlib import Path
 
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+import tracekit
+from tracekit.analyses import code_of_results
 from tracekit.formats import read_trace
 from tracekit.formats.store import write_run
 from tracekit.pipeline import analyse, with_results
@@ -71,3 +74,18 @@ def test_a_missing_result_is_made_again(run):
     (run / "results" / "calls.parquet").unlink()
     swap_stored_kernels(run)
     assert kernels(run) == all_kernels
+
+
+def test_results_are_known_by_all_the_code_that_makes_them():
+    # Findings are made anew from stored results; the others find, refuse, or hold tables.
+    makes_nothing = {"findings", "registry", "errors", "trace"}
+    root = Path(tracekit.__file__).parent
+    sources = {path for path in code_of_results() if path.suffix == ".py"}
+    used = {
+        module
+        for source in sources
+        for module in re.findall(r"^from tracekit\.(\w+)", source.read_text(), re.MULTILINE)
+    }
+    covered = {source.relative_to(root).parts[0].removesuffix(".py") for source in sources}
+    assert used - covered <= makes_nothing
+    assert "windows" in covered

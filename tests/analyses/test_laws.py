@@ -20,6 +20,7 @@ CALL_NAMES = {
     "graph_launch": "hipGraphLaunch",
     "copy": "hipMemcpyAsync",
     "event_sync": "hipEventSynchronize",
+    "event_wait": "hipStreamWaitEvent",
     "stream_sync": "hipStreamSynchronize",
     "malloc": "hipMalloc",
 }
@@ -85,6 +86,8 @@ def _calls_and_ops(rng, rows, process, clock, devices, lanes):
         count = {"launch": 1, "graph_launch": rng.choice((0, 3, 3)), "copy": rng.randint(0, 1)}
         for _ in range(count.get(kind, 0)):
             _op(rng, rows, process, devices, lanes, kind, call_id, end_ns)
+        if kind == "event_wait" and rng.random() < 0.8:
+            _wait(rng, rows, process, lanes, call_id, end_ns)
         if kind == "copy":
             ops = rows["ops"]
             mine = ops and ops[-1]["correlation_id"] == call_id + 10
@@ -110,7 +113,7 @@ def _op(rng, rows, process, devices, lanes, kind, call_id, called_ns):
             "kind": "copy"
             if kind == "copy"
             else rng.choice(("kernel", "kernel", "fill", "barrier")),
-            "name": rng.choice("abc"),
+            "name": rng.choice(("a", "b", "ncclDevKernel_Generic")),
             "process_id": process,
             "device_id": rng.randrange(devices),
             "queue_id": rng.choice((*range(lanes), None)),
@@ -120,6 +123,34 @@ def _op(rng, rows, process, devices, lanes, kind, call_id, called_ns):
             "call_id": call_id if recorded else None,
             "correlation_id": call_id + 10 if recorded else rng.choice((3, None)),
             "graph_launch_id": call_id if kind == "graph_launch" and recorded else None,
+        }
+    )
+    if rng.random() < 0.1:
+        rows["messages"].append(
+            {
+                "op_id": rows["ops"][-1]["op_id"],
+                "process_id": process,
+                "collective": rng.choice(("allreduce", "broadcast", None)),
+                "dtype": rng.choice(("Float", None)),
+                "in_elements": rng.choice((None, 0, 1, 1000)),
+                "group_size": rng.choice((2, None)),
+                "group": rng.choice(("0", None)),
+                "sequence": rng.choice((1, None)),
+            }
+        )
+
+
+def _wait(rng, rows, process, lanes, call_id, called_ns):
+    sides = ("waiting_stream", "waiting_queue", "recording_stream", "recording_queue")
+    rows["waits"].append(
+        {
+            "wait_id": len(rows["waits"]),
+            "process_id": process,
+            **{f"{side}_id": rng.choice((*range(lanes), None)) for side in sides},
+            "wait_call_id": rng.choice((call_id, call_id, None)),
+            "pending_start_ns": rng.choice((called_ns, called_ns, None)),
+            "pending_end_ns": rng.choice((called_ns + rng.randint(0, 60), None)),
+            "evidence": rng.choice(("recorded", "inferred")),
         }
     )
 
@@ -231,7 +262,10 @@ def test_caveats_carry_the_name_of_their_analysis(analysis, frames):
         return
     nothing = with_windows({name: table.empty() for name, table in TABLES.items()})
     for tables in (frames, nothing):
-        for note in call_with_tables(analysis.caveats, tables):
+        made = {}
+        if "result" in tables_of(analysis.caveats):
+            made["result"] = call_with_tables(analysis.compute, tables)
+        for note in call_with_tables(analysis.caveats, tables | made):
             assert note.code.startswith(f"{analysis.name}.")
             assert note.count > 0
             assert note.message
@@ -265,3 +299,8 @@ def test_the_synthetic_traces_reach_every_analysis():
         assert any(call_with_tables(analysis.compute, found).height for found in frames), (
             analysis.name
         )
+
+
+@every_analysis
+def test_what_a_narrow_terminal_keeps_are_columns_of_the_table(analysis):
+    assert set(analysis.table.answers) <= set(analysis.table.schema)
