@@ -88,8 +88,16 @@ def stream_waits(calls: pl.DataFrame) -> pl.DataFrame:
         calls: `process_id`, `thread_id`, `name`, `kind`, `start_ns`, and whatever is to be kept.
     """
     asked = calls.filter(pl.col("kind") == "event_wait")
-    if asked.is_empty():
-        return asked
+    return asked.filter(~is_captured(asked, calls))
+
+
+def is_captured(asked: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+    """Return which calls were made between the begin and the end of their thread's capture.
+
+    Args:
+        asked: `process_id`, `thread_id`, `start_ns`, in any order.
+        calls: The same of all calls, and `name`.
+    """
     thread = ["process_id", "thread_id"]
     name = pl.col("name").cast(pl.String)
     # A look at each distinct name, not at each call's.
@@ -99,9 +107,9 @@ def stream_waits(calls: pl.DataFrame) -> pl.DataFrame:
         .select(*thread, "start_ns", begins=name.str.contains("Begin"))
         .sort("start_ns")
     )
-    placed = asked.with_row_index("row").sort("start_ns")
-    placed = placed.join_asof(edges, on="start_ns", by=thread, check_sortedness=False).sort("row")
-    return asked.filter(~placed["begins"].fill_null(value=False))
+    placed = asked.select(*thread, "start_ns").with_row_index("row").sort("start_ns")
+    placed = placed.join_asof(edges, on="start_ns", by=thread, check_sortedness=False)
+    return placed.sort("row")["begins"].fill_null(value=False)
 
 
 def untold_waits(calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import pytest
 from tracekit.analyses import call_with_tables
 from tracekit.analyses.host_syncs import ANALYSIS, FINDING_SHARE, HOST_SYNCS
 from tracekit.analyses.idle_gaps import ANALYSIS as IDLE_GAPS
-from tracekit.idle_time.waits import wait_kinds
+from tracekit.idle_time.wait_kinds import wait_kinds
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.identity import WINDOWS
 

@@ -18,7 +18,7 @@ from tracekit.bootstrap import CONFIDENCE, MIN_VALUES, median_interval
 from tracekit.cycles import RULES, cycles, cycles_inside
 from tracekit.findings import Finding, FindingSeverity
 from tracekit.idle_time.host_syncs import by_cycle, host_syncs
-from tracekit.idle_time.waits import WAITS, described, wait_kinds
+from tracekit.idle_time.wait_kinds import WAITS, described, wait_kinds
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.units import Unit, format_number
 

@@ -29,7 +29,7 @@ import polars as pl
 from tracekit.analyses import Analysis
 from tracekit.api_calls import leads_over_calls, untold_waits
 from tracekit.idle_time.pieces import CAUSES, PARTS, idle_pieces
-from tracekit.idle_time.waits import described
+from tracekit.idle_time.wait_kinds import described
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.tables.notes import Note, Severity
 from tracekit.units import Unit, format_number

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tracekit.api_calls import is_captured
 from tracekit.call_numbers import missing_calls
 from tracekit.intervals.matching import nearest
 from tracekit.tables.rows import rows_of
@@ -132,20 +133,6 @@ def spells(
     )
 
 
-def is_captured(event_calls: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
-    """Return which calls were made while their thread was capturing a graph."""
-    thread = ["process_id", "thread_id"]
-    name = pl.col("name").cast(pl.String)
-    edges = calls.filter(name.str.contains("(Begin|End)Capture")).select(
-        *thread, "start_ns", begins=name.str.contains("BeginCapture")
-    )
-    asked = event_calls.select(*thread, "start_ns").with_row_index("row").sort("start_ns")
-    joined = asked.join_asof(
-        edges.sort("start_ns"), on="start_ns", by=thread, check_sortedness=False
-    )
-    return joined.sort("row")["begins"].fill_null(value=False)
-
-
 def _unfollowed(waits: pl.DataFrame, calls: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
     """Return the waits that a call or a marker speaks of and that have no row in `waits`."""
     columns = ["process_id", "thread_id", "call_id", "start_ns", "end_ns", "stream_id"]
@@ -155,8 +142,9 @@ def _unfollowed(waits: pl.DataFrame, calls: pl.DataFrame, marks: pl.DataFrame) -
     uncalled = marked.join(calls.select("call_id"), on="call_id", how="anti").select(columns)
     followed = waits.select(call_id="wait_call_id").drop_nulls()
     left = pl.concat([called, uncalled]).join(followed, on="call_id", how="anti")
-    left = left.filter(~is_captured(left, calls)) if left.height else left
-    return left.select("process_id", waiting_stream_id="stream_id", pending_start_ns="end_ns")
+    return left.filter(~is_captured(left, calls)).select(
+        "process_id", waiting_stream_id="stream_id", pending_start_ns="end_ns"
+    )
 
 
 def _lost(

@@ -4,17 +4,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from tracekit.api_calls import is_captured
 from tracekit.event_chains import timed_waits
 from tracekit.formats.rocpd.arguments import argument, handles
 from tracekit.tables.activity import WAITS
 
 _KEY = ["process_id", "event_key"]
-_CAPTURE_BEGINS = (
-    "hipStreamBeginCapture",
-    "hipStreamBeginCapture_spt",
-    "hipStreamBeginCaptureToGraph",
-)
-_CAPTURE_ENDS = ("hipStreamEndCapture", "hipStreamEndCapture_spt")
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,8 @@ def inferred_waits(calls: pl.DataFrame, ops: pl.DataFrame) -> Waits:
     ).sort("start_ns", maintain_order=True)
     if not (event_calls["kind"] == "event_wait").any():
         return Waits(WAITS.empty(), 0, 0)
-    captured = _captured(event_calls, calls)
+    # A destruction is never captured.
+    captured = is_captured(event_calls, calls) & (event_calls["kind"] != "other")
     event_calls = event_calls.filter(~captured)
     pairs = _paired(event_calls)
     timed = timed_waits(pairs, calls, ops).with_columns(evidence=pl.lit("inferred"))
@@ -89,15 +85,3 @@ def _paired(event_calls: pl.DataFrame) -> pl.DataFrame:
         called_ns="end_ns",
     )
     return waits.join_asof(records, on="start_ns", by=_KEY, check_sortedness=False)
-
-
-def _captured(event_calls: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
-    """Return which event calls were made between the begin and end of their thread's capture."""
-    thread = ["process_id", "thread_id"]
-    edges = (
-        calls.filter(pl.col("name").is_in([*_CAPTURE_BEGINS, *_CAPTURE_ENDS]))
-        .select(*thread, "start_ns", begins=pl.col("name").is_in(_CAPTURE_BEGINS))
-        .sort("start_ns")
-    )
-    joined = event_calls.join_asof(edges, on="start_ns", by=thread, check_sortedness=False)
-    return joined["begins"].fill_null(value=False) & (joined["kind"] != "other")
