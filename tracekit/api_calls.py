@@ -2,8 +2,10 @@
 
 import re
 
+import numpy as np
 import polars as pl
 
+from tracekit.remembered import remembered
 from tracekit.tables.activity import CALL_KINDS
 from tracekit.tables.rows import rows_of
 
@@ -11,8 +13,12 @@ LAUNCH_KINDS = ("launch", "graph_launch")
 # Calls that return when device work is done; copies may too, see `copy_blocks`.
 BLOCKING_KINDS = ("event_sync", "stream_sync", "device_sync")
 
+# What CUPTI calls its own rows about waits; such a row may be all there is of a call.
+WAITS_ALONE = ("Event Sync", "Stream Sync", "Context Sync", "Stream Wait Event")
+
 # First match wins. An unknown API that launches work is `other` here and loses nothing by it: ops
-# find their call by correlation, never by its kind.
+# find their call by correlation, never by its kind. Words with spaces are CUPTI's own, of rows
+# about synchronisation.
 _KINDS = tuple(
     (re.compile(pattern), kind)
     for pattern, kind in (
@@ -22,11 +28,11 @@ _KINDS = tuple(
         (r"Memcpy", "copy"),
         (r"Memset", "fill"),
         (r"EventRecord", "event_record"),
-        (r"StreamWaitEvent", "event_wait"),
-        (r"EventSynchronize", "event_sync"),
+        (r"StreamWaitEvent|Stream Wait Event", "event_wait"),
+        (r"EventSynchronize|Event Sync", "event_sync"),
         (r"(Event|Stream)Query", "event_query"),
-        (r"StreamSynchronize", "stream_sync"),
-        (r"(Device|Ctx|Thread)Synchronize", "device_sync"),
+        (r"StreamSynchronize|Stream Sync", "stream_sync"),
+        (r"(Device|Ctx|Thread)Synchronize|Context Sync", "device_sync"),
         (r"StreamCreate", "stream_create"),
         (r"Free|MemRelease", "free"),
         (r"Malloc|MemAlloc|HostAlloc|MemCreate", "malloc"),
@@ -102,6 +108,8 @@ def is_captured(asked: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
     name = pl.col("name").cast(pl.String)
     # A look at each distinct name, not at each call's.
     capturing = calls.select("name").unique().filter(name.str.contains(_CAPTURE))
+    if capturing.is_empty():
+        return pl.repeat(value=False, n=asked.height, dtype=pl.Boolean, eager=True)
     edges = (
         calls.join(capturing, on="name", how="semi")
         .select(*thread, "start_ns", begins=name.str.contains("Begin"))
@@ -112,6 +120,7 @@ def is_captured(asked: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
     return placed.sort("row")["begins"].fill_null(value=False)
 
 
+@remembered
 def untold_waits(calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     """Return the `stream_waits` of which the trace does not say what they wait for.
 
@@ -125,6 +134,56 @@ def untold_waits(calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
     is_told = pl.col("record_call_id").is_not_null() | pl.col("pending_end_ns").is_not_null()
     told = waits.filter(is_told).select(call_id="wait_call_id")
     return stream_waits(calls).join(told, on="call_id", how="anti", maintain_order="left")
+
+
+def launches_without_ops(calls: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Return the calls of which an op is missing: others before and after have theirs.
+
+    A kernel launch always has an op, and so has a copy of CUDA; on HIP a copy may run as a kernel
+    or on the host, and a fill of nothing has none. Nor has what was captured into a graph. What
+    comes after the last call with an op may not have run before recording ended. Graph launches
+    are not looked at.
+
+    Args:
+        calls: `call_id` (ascending), `process_id`, `thread_id`, `name`, `kind`, `start_ns`,
+            `correlation_id`, and whatever is to be kept.
+        ops: `process_id`, `call_id`, `correlation_id`.
+    """
+    of_cuda = pl.col("name").cast(pl.String).str.starts_with("cu")
+    copying = calls.select("name").unique().filter(of_cuda)["name"]
+    is_work = (pl.col("kind") == "launch") | (
+        (pl.col("kind") == "copy") & pl.col("name").is_in(copying.implode())
+    )
+    called = ops["call_id"].drop_nulls()
+    if called.is_empty():
+        return calls.clear()
+    has_op = _is_among(calls["call_id"], called)
+    missing = calls.filter(is_work & ~has_op)
+    if missing.is_empty():
+        return missing
+    # A call inside another shares its number; the op belongs to the outer one.
+    number = ["process_id", "correlation_id"]
+    missing = missing.join(ops, on=number, how="anti")
+    reach = (
+        calls.filter(has_op)
+        .group_by("process_id")
+        .agg(first_ns=pl.col("start_ns").min(), last_ns=pl.col("start_ns").max())
+    )
+    missing = missing.join(reach, on="process_id", maintain_order="left").filter(
+        pl.col("start_ns").is_between("first_ns", "last_ns")
+    )
+    return missing.filter(~is_captured(missing, calls)).select(calls.columns)
+
+
+def _is_among(ids: pl.Series, some: pl.Series) -> pl.Series:
+    """Return which ids, ascending, are among some others: a look at a table, not a hash."""
+    if ids.is_empty():
+        return pl.Series([], dtype=pl.Boolean)
+    first, last = int(ids[0]), int(ids[-1])
+    seen = np.zeros(last - first + 1, dtype=bool)
+    inside = some.filter(some.is_between(first, last))
+    seen[inside.to_numpy() - first] = True
+    return pl.Series(seen[ids.to_numpy() - first])
 
 
 def copy_blocks(name: str, direction: str | None) -> bool | None:

@@ -2,12 +2,15 @@
 
 import polars as pl
 
+from tracekit.remembered import remembered
+
 # Where numbers fall behind what was counted by more than threads can mix them up, what was counted
 # does not take numbers.
 _MIXED_UP = 8
 _FIRST_NUMBER = 1
 
 
+@remembered
 def missing_calls(calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
     """Return where calls are missing, and how many: a row for each call that follows on some.
 
@@ -31,18 +34,26 @@ def missing_calls(calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+@remembered
 def numbered_processes(calls: pl.DataFrame) -> pl.Series:
-    """Return the processes in which a missing call leaves a hole in the numbers."""
-    return _numbered(calls)["process_id"].unique()
+    """Return the processes in which a missing call leaves a hole in the numbers.
+
+    Those that call HIP: others take numbers of the same row, too.
+    """
+    named = calls.select("process_id", "name").unique()
+    hip = named.filter(pl.col("name").cast(pl.String).str.starts_with("hip"))["process_id"].unique()
+    has_number = pl.col("correlation_id").is_not_null()
+    some = calls.select(pl.col("process_id").filter(has_number).unique()).to_series()
+    return hip.filter(hip.is_in(some.implode(), nulls_equal=True))
 
 
 def _numbered(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls of processes that call HIP: others take numbers of the same row, too."""
-    names = calls.select("name").unique()
-    hip = names.filter(pl.col("name").cast(pl.String).str.starts_with("hip"))
-    processes = calls.join(hip, on="name", how="semi").select("process_id").unique()
-    numbered = calls.join(processes, on="process_id", how="semi", nulls_equal=True)
-    return numbered.drop_nulls("correlation_id")
+    """Return the calls of processes in which a missing one leaves a hole in the numbers."""
+    numbered = numbered_processes(calls)
+    return calls.select("process_id", "thread_id", "start_ns", "correlation_id").filter(
+        pl.col("process_id").is_in(numbered.implode(), nulls_equal=True),
+        pl.col("correlation_id").is_not_null(),
+    )
 
 
 def _with_missing(calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
@@ -55,9 +66,12 @@ def _with_missing(calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
     by a later one.
     """
     ordered = calls.sort("correlation_id")
+    markers = ranges.filter(pl.col("kind").cast(pl.String) != "frame")["start_ns"].sort()
+    if markers.is_empty() and ordered.select((pl.col("correlation_id").diff() == 1).all()).item():
+        # Nothing is missing behind the first.
+        ordered = ordered.head(1)
     rank = pl.int_range(pl.len(), dtype=pl.Int64)
     missing = ordered.select(pl.col("correlation_id") - rank).to_series()
-    markers = ranges.filter(pl.col("kind").cast(pl.String) != "frame")["start_ns"].sort()
     before = markers.search_sorted(ordered["start_ns"], side="right").cast(pl.Int64)
     unmarked = missing - before
     falls_behind = (unmarked.cum_max() - unmarked > _MIXED_UP).any()

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import polars as pl
 
 from tracekit.intervals import starts_inside, with_parents
+from tracekit.remembered import remembered
 
 RULES = ("tk1-step", "profiler-step", "marker", "graph")
 MIN_RECURRENCES = 3
@@ -34,6 +35,7 @@ _NUMBER = "([0-9]{1,18})"
 _COUNTS = {"batch_size": "bs", "tokens": "tokens", "waiting": "waiting", "free": "free"}
 
 
+@remembered
 def cycles(ranges: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the steps of each process, `CYCLES`, by the first rule that finds any there.
 

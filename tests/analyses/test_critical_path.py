@@ -79,6 +79,24 @@ def test_a_path_goes_over_a_wait_the_stream_the_launch_the_host_and_the_work_it_
     )
 
 
+def test_what_lies_behind_a_call_that_is_lost_is_unknown(run):
+    # The sync is not there: of three numbers that are missing, two are those of the markers.
+    calls = """
+    call_id process_id thread_id name               kind       start_ns end_ns stream_id correlation_id
+    0       0          7         hipLaunchKernel    launch     0        10     1         10
+    2       0          7         hipLaunchKernel    launch     190      200    1         14
+    3       0          7         hipLaunchKernel    launch     200      210    1         15
+    4       0          7         hipStreamWaitEvent event_wait 210      215    2         16
+    5       0          7         hipLaunchKernel    launch     215      220    2         17
+    """
+    found = run(critical_path, ranges=RANGES, calls=calls, ops=OPS, waits=WAITS)
+    said = dict(found.select(pl.col("segment").cast(pl.String), "total_ns").iter_rows())
+    # It had returned by 190, when the launch of b began; the step began at 50.
+    assert said["unknown"] == 140
+    assert said["host-range"] == 10
+    assert found["total_ns"].sum() == 300
+
+
 def test_without_waits_the_path_stays_in_its_stream_and_names_no_kernel_of_another(run):
     # d was submitted at 220 and started at 302, and the path goes on before its launch.
     found = run(critical_path, ranges=RANGES, calls=CALLS, ops=OPS)
@@ -282,7 +300,7 @@ def recorded(folder, policy):
 @pytest.mark.parametrize("policy", ["host-sync", "forward-stream"])
 def test_what_the_host_prepares_is_on_the_path_only_if_the_device_waits_for_it(tmp_path, policy):
     trace = read_trace([recorded(tmp_path, policy)])
-    tables = ("ranges", "ops", "calls", "copies", "waits")
+    tables = ("ranges", "ops", "calls", "copies", "waits", "marks")
     windows = pl.DataFrame([(None, None, None)], WINDOWS.schema, orient="row")
     paths, segments = step_paths(*map(trace.table, tables), windows)
     length = pl.col("end_ns") - pl.col("start_ns")

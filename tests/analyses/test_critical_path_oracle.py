@@ -250,6 +250,8 @@ def oracle(program, steps):
 
 def frames(ops, calls, waits, steps):
     graphs = {call.call_id for call in calls if call.kind == "graph_launch"}
+    # Of an op without a call the trace does not hold the call either.
+    launched = {op.call for op in ops}
     rows = {
         "ops": [
             {
@@ -278,6 +280,7 @@ def frames(ops, calls, waits, steps):
                 "stream_id": call.stream,
             }
             for call in calls
+            if call.kind != "launch" or call.call_id in launched
         ],
         "waits": [
             {
@@ -305,6 +308,7 @@ def frames(ops, calls, waits, steps):
             for number, (begin, end) in enumerate(steps)
         ],
         "copies": [],
+        "marks": [],
     }
     return {
         name: TABLES[name].conform(

@@ -107,7 +107,7 @@ def test_what_a_wait_owns_is_counted_for_each_device_of_the_process(run, check):
 def test_the_rows_of_each_device_add_up_to_its_host_blocked_time_whatever_the_window(table, cut_ns):
     texts = on_two_devices()
     frames = {name: table(name, text) for name, text in texts.items()}
-    frames |= {name: TABLES[name].empty() for name in ("copies", "waits")}
+    frames |= {name: TABLES[name].empty() for name in ("copies", "waits", "marks")}
     bounds = [(0, 30 + cut_ns, 2800), (1, 40, 1735 - cut_ns // 2), (None, cut_ns, 2800)]
     frames["windows"] = pl.DataFrame(bounds, WINDOWS.schema, orient="row")
     ledger = call_with_tables(IDLE_GAPS.compute, frames)

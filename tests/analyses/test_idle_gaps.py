@@ -21,7 +21,13 @@ def pieces(frame):
     """Pieces as tuples (start, end, cause, part, owner call, range) of the default window."""
 
     def cut(
-        ops, calls="call_id", copies="call_id", waits="wait_id", ranges="range_id", window=None
+        ops,
+        calls="call_id",
+        copies="call_id",
+        waits="wait_id",
+        ranges="range_id",
+        marks="range_id",
+        window=None,
     ):
         frames = [
             frame(name, text)
@@ -30,6 +36,7 @@ def pieces(frame):
                 ("calls", calls),
                 ("copies", copies),
                 ("waits", waits),
+                ("marks", marks),
                 ("ranges", ranges),
             )
         ]
@@ -905,21 +912,21 @@ def test_a_device_whose_ops_have_no_length_is_idle_all_the_time(pieces):
 
 def test_a_trace_without_calls_says_so_and_one_with_early_ops_names_the_clock_skew(frame):
     ops = frame("ops", f"{OPS}\n 0 kernel a 0 0 1 0 10 0 1")
-    none = {name: TABLES[name].empty() for name in ("calls", "waits", "ranges")}
-    (note,) = ANALYSIS.caveats(ops, none["calls"], none["waits"], none["ranges"])
+    none = {name: TABLES[name].empty() for name in ("calls", "waits", "marks", "ranges")}
+    (note,) = ANALYSIS.caveats(ops, none["calls"], none["waits"], none["marks"], none["ranges"])
     assert note.code == "idle-gaps.no-calls"
     late_call = frame("calls", "call_id process_id thread_id start_ns end_ns\n 0 0 7 4 9")
     codes = {
         note.code: note.message
-        for note in ANALYSIS.caveats(ops, late_call, none["waits"], none["ranges"])
+        for note in ANALYSIS.caveats(ops, late_call, none["waits"], none["marks"], none["ranges"])
     }
     assert "by up to 4 ns" in codes["idle-gaps.clock-skew"]
 
 
 def test_stream_waits_of_which_the_trace_knows_only_the_call_limit_what_can_be_said(frame):
     ops = frame("ops", f"{OPS}\n 0 kernel a 0 0 1 0 10 0 1")
-    none = {name: TABLES[name].empty() for name in ("waits", "ranges")}
+    none = {name: TABLES[name].empty() for name in ("waits", "marks", "ranges")}
     for kind, expected in (("event_wait", ["idle-gaps.waits-unknown"]), ("launch", [])):
         calls = frame("calls", f"call_id process_id kind start_ns end_ns\n 0 0 {kind} -4 -2")
-        notes = ANALYSIS.caveats(ops, calls, none["waits"], none["ranges"])
+        notes = ANALYSIS.caveats(ops, calls, none["waits"], none["marks"], none["ranges"])
         assert [n.code for n in notes if "waits" in n.code] == expected

@@ -19,7 +19,7 @@ from tracekit.intervals import intersect
 from tracekit.windows import device_spans, windows_frame
 
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
-TABLES = ("ops", "calls", "copies", "waits", "ranges")
+TABLES = ("ops", "calls", "copies", "waits", "marks", "ranges")
 
 
 @cache

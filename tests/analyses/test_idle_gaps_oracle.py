@@ -186,6 +186,9 @@ def verdict(instant, ops, calls):
 
 def tables(ops, calls):
     graphs = {call.call_id for call in calls if call.kind == "graph_launch"}
+    # Of an op without its call it is the call that is lost.
+    launched = {op.call for op in ops}
+    calls = [c for c in calls if c.kind != "launch" or c.call_id in launched]
     op_rows = {
         "op_id": [op.op_id for op in ops],
         "kind": ["kernel" for _ in ops],
@@ -222,9 +225,9 @@ def test_every_instant_has_the_cause_that_the_definition_gives_it(program):
     window = pl.DataFrame(
         {"device_id": [0], "start_ns": [start * TICK_NS], "end_ns": [end * TICK_NS]}
     )
-    empty = {name: TABLES[name].empty() for name in ("copies", "waits", "ranges")}
+    empty = {name: TABLES[name].empty() for name in ("copies", "waits", "marks", "ranges")}
     windows = WINDOWS.conform(window if ops else window.clear())
-    others = (empty[name] for name in ("copies", "waits", "ranges"))
+    others = (empty[name] for name in ("copies", "waits", "marks", "ranges"))
     pieces = pl.concat(idle_pieces(op_table, call_table, *others, windows))
     found = {
         instant: (row["cause"], row["part"], row["owner_call_id"])
@@ -252,7 +255,7 @@ def test_a_blocking_call_owns_in_a_window_what_the_definition_gives_it_there(
     end = min(first + length, max((op.end for op in ops), default=0))
     bounds = [(0, begin * TICK_NS, end * TICK_NS), (None, first * TICK_NS, end * TICK_NS)]
     windows = pl.DataFrame([row for row in bounds if row[1] < row[2]], WINDOWS.schema, orient="row")
-    empty = [TABLES[name].empty() for name in ("copies", "ranges")]
+    empty = [TABLES[name].empty() for name in ("copies", "marks", "ranges")]
     found = host_syncs(op_table, call_table, *empty, windows)
     owned, parts = Counter(), Counter()
     for instant in range(begin, end):

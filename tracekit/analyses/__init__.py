@@ -71,7 +71,16 @@ def code_of_results() -> list[Path]:
     root = Path(__file__).parents[1]
     rooms = ("analyses", "idle_time", "intervals", "ordering", "tables")
     files = [file for room in rooms for file in (root / room).rglob("*.py")]
-    modules = ("api_calls", "bootstrap", "call_numbers", "cycles", "units", "windows")
+    modules = (
+        "api_calls",
+        "bootstrap",
+        "call_numbers",
+        "cycles",
+        "lost_calls",
+        "remembered",
+        "units",
+        "windows",
+    )
     return sorted([*files, *(root / f"{name}.py" for name in modules)])
 
 

@@ -83,6 +83,7 @@ def host_sync_costs(
     ops: pl.DataFrame,
     calls: pl.DataFrame,
     copies: pl.DataFrame,
+    marks: pl.DataFrame,
     ranges: pl.DataFrame,
     windows: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -97,13 +98,14 @@ def host_sync_costs(
         ops: As `idle-gaps`.
         calls: As `idle-gaps`.
         copies: As `idle-gaps`, and directions.
+        marks: As `idle-gaps`.
         ranges: As `idle-gaps` and `steps`.
         windows: One row per device, and the host's.
 
     Returns:
         `HOST_SYNCS`. A call that owns nothing on a device has a row there too.
     """
-    syncs = host_syncs(ops, calls, copies, ranges, windows)
+    syncs = host_syncs(ops, calls, copies, marks, ranges, windows)
     if syncs.is_empty():
         return HOST_SYNCS.empty()
     found = cycles_inside(cycles(ranges, ops, calls), windows).with_row_index("cycle")
@@ -129,15 +131,8 @@ def host_sync_costs(
         .with_columns(idle_share=pl.col("idle_ns") / pl.col("window_ns"))
         .drop("window_ns")
     )
-    return HOST_SYNCS.conform(
-        summed.sort(
-            "device_id",
-            -pl.col("idle_ns"),
-            -pl.col("held_ns"),
-            *_GROUP[1:],
-            nulls_last=True,
-        )
-    )
+    order = ["device_id", -pl.col("idle_ns"), -pl.col("held_ns"), *_GROUP[1:]]
+    return HOST_SYNCS.conform(summed.sort(order, nulls_last=True))
 
 
 def _sums(named: pl.DataFrame) -> pl.DataFrame:

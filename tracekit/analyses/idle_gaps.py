@@ -17,7 +17,8 @@ A gap is the time between ops of one device, over all its queues. The op that en
   stream's work (`pending`) and up to 0.1 ms after (`hand-over`), else `launch-latency`; but
   `unknown` if its stream was made to wait and the trace does not say for what.
 - `edge`: at the ends of the window, and before ops queued before recording began.
-- `unknown`: no host call is recorded for it, either. Said, not guessed.
+- `unknown`: no host call is recorded for it, either; a call that may have held the host is lost;
+  or an op that may have run in it is. Said, not guessed.
 
 It cannot tell a thread that waits for another thread from one that works: a scheduler that blocks
 for an engine thread leaves `host-late` behind. Nor can it tell what delays a submitted op where the
@@ -29,6 +30,7 @@ import polars as pl
 from tracekit.analyses import Analysis
 from tracekit.api_calls import leads_over_calls, untold_waits
 from tracekit.idle_time.pieces import CAUSES, PARTS, idle_pieces
+from tracekit.idle_time.unseen import unseen
 from tracekit.idle_time.wait_kinds import described
 from tracekit.tables import Column, Table, enum_column, id_column, text_column, time_column
 from tracekit.tables.notes import Note, Severity
@@ -61,6 +63,7 @@ def idle_gaps(
     calls: pl.DataFrame,
     copies: pl.DataFrame,
     waits: pl.DataFrame,
+    marks: pl.DataFrame,
     ranges: pl.DataFrame,
     windows: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -69,9 +72,8 @@ def idle_gaps(
     The sum of `idle_ns` of a device is its window minus its busy time, exactly. Cost: a few sorts
     and joins of ops with calls.
     """
-    summed = pl.concat(
-        [_summed(pieces) for pieces in idle_pieces(ops, calls, copies, waits, ranges, windows)]
-    )
+    tables = (ops, calls, copies, waits, marks, ranges, windows)
+    summed = pl.concat([_summed(pieces) for pieces in idle_pieces(*tables)])
     owners = described(summed["owner_call_id"], calls, ranges).rename(
         {"call": "owner", "marker": "owner_marker", "caller": "owner_caller"}
     )
@@ -107,7 +109,11 @@ def _summed(pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def caveats(
-    ops: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame, ranges: pl.DataFrame
+    ops: pl.DataFrame,
+    calls: pl.DataFrame,
+    waits: pl.DataFrame,
+    marks: pl.DataFrame,
+    ranges: pl.DataFrame,
 ) -> list[Note]:
     """Return what the ledger cannot tell on this trace."""
     if ops.is_empty():
@@ -125,6 +131,12 @@ def caveats(
             "before what they may have held is unknown"
         )
         notes.append(Note("idle-gaps.waits-unknown", Severity.NOTICE, message, untold))
+    if lost := unseen(ops, calls, marks, ranges).calls.height:
+        message = (
+            "Host calls that may have waited for the device are lost: idle time for which one of "
+            "them may be to blame is unknown"
+        )
+        notes.append(Note("idle-gaps.calls-lost", Severity.NOTICE, message, lost))
     if ranges.is_empty():
         message = (
             "No ranges were recorded: idle time behind the host cannot be named further, and "

@@ -13,6 +13,8 @@ from tracekit.units import Unit
 REASONS = ("before-window", "no-call")
 _OP_COLUMNS = ("process_id", "device_id", "start_ns", "end_ns", "call_id", "correlation_id")
 _LAUNCHES_AT_ONCE = 1_000_000
+# By when all had ended that had started before anything did.
+_NEVER = pl.Series([-(1 << 63)], dtype=pl.Int64)
 
 LAUNCHES = Table(
     "launches",
@@ -104,7 +106,7 @@ def _launched(work: pl.DataFrame, calls: pl.DataFrame, windows: pl.DataFrame) ->
     """Return a row per launch: process, name, `ops`, `call_ns`, `queued_ns`, `device_idle`."""
     first = _first_ops(work)
     mine = calls.select("call_id", "process_id", "name", "start_ns", "end_ns")
-    edges = _starts_and_ends(work)
+    edges = _starts_and_reach(work)
     # A slice at a time: a row here is far wider than what is left of it.
     parts = [
         _queued(starting_inside(some, windows, "op_start"), mine, edges)
@@ -163,15 +165,19 @@ def _opless(calls: pl.DataFrame, first: pl.DataFrame, windows: pl.DataFrame) -> 
     )
 
 
-def _starts_and_ends(work: pl.DataFrame) -> dict[int | None, tuple[pl.Series, pl.Series]]:
-    """Return the sorted starts and the sorted ends of the ops of each device."""
+def _starts_and_reach(work: pl.DataFrame) -> dict[int | None, tuple[pl.Series, pl.Series]]:
+    """Return the starts of the ops of each device, in order, and by when all up to one had ended.
+
+    Before the first stands a time at which nothing had started yet.
+    """
     ran = work.select("device_id", "start_ns", "end_ns").filter(
         pl.col("start_ns") < pl.col("end_ns")
     )
     by_device = ran.partition_by("device_id", as_dict=True, include_key=False)
+    ordered = {device_id: ops.sort("start_ns") for (device_id,), ops in by_device.items()}
     return {
-        device_id: (ops["start_ns"].sort(), ops["end_ns"].sort())
-        for (device_id,), ops in by_device.items()
+        device_id: (ops["start_ns"], pl.concat([_NEVER, ops["end_ns"].cum_max()]))
+        for device_id, ops in ordered.items()
     }
 
 
@@ -180,16 +186,15 @@ def _was_busy(
 ) -> pl.Series:
     """Return whether the device ran anything in the nanosecond in which each call began.
 
-    It did if more ops had started by then than had ended: two binary searches per launch.
+    It did if one of the ops that had started by then ended later: a binary search per launch.
     """
     parts = [pl.DataFrame(schema={"_row": pl.get_index_type(), "busy": pl.Boolean})]
     numbered = launched.select("device_id", "start_ns").with_row_index("_row")
     none = pl.Series([], dtype=pl.Int64)
     for (device_id,), calls in numbered.group_by("device_id"):
-        starts, ends = edges.get(device_id, (none, none))
+        starts, reach = edges.get(device_id, (none, _NEVER))
         started = starts.search_sorted(calls["start_ns"], side="right")
-        ended = ends.search_sorted(calls["start_ns"], side="right")
-        parts.append(calls.select("_row", busy=started > ended))
+        parts.append(calls.select("_row", busy=reach.gather(started) > calls["start_ns"]))
     return pl.concat(parts).sort("_row")["busy"]
 
 

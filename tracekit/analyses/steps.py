@@ -80,6 +80,7 @@ def steps(
     ops: pl.DataFrame,
     calls: pl.DataFrame,
     copies: pl.DataFrame,
+    marks: pl.DataFrame,
     windows: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return the steps that lie wholly inside the host window, and what happened in each.
@@ -96,6 +97,7 @@ def steps(
             `graph_exec_id`.
         calls: `call_id`, `process_id`, `thread_id`, `kind`, `start_ns`, `end_ns`, `graph_exec_key`.
         copies: `call_id`, `is_blocking`.
+        marks: Waits of which no call was recorded.
         windows: The row without a device is the host's.
 
     Returns:
@@ -113,7 +115,7 @@ def steps(
     )
     devices = work.select("process_id", "device_id").unique()
     found = found.with_row_index("cycle").with_columns(pl.col("cycle").cast(pl.Int64))
-    syncs = by_cycle(host_syncs(ops, calls, copies, ranges, windows), found.drop("cycle"))
+    syncs = by_cycle(host_syncs(ops, calls, copies, marks, ranges, windows), found.drop("cycle"))
     found = found.join(devices, on="process_id", how="left", nulls_equal=True)
     launching = calls.select("process_id", "kind", "start_ns").filter(
         pl.col("kind").is_in(LAUNCH_KINDS)

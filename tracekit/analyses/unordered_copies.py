@@ -29,6 +29,7 @@ from tracekit.tables import (
 )
 from tracekit.tables.activity import COPY_DIRECTIONS
 from tracekit.tables.notes import Note, Severity
+from tracekit.tables.rows import rows_of
 from tracekit.units import Unit, format_number
 
 UNORDERED_COPIES = Table(
@@ -98,10 +99,8 @@ def unordered_copies(  # noqa: PLR0913  one parameter per table
     """
     host = host_calls(ops, calls, copies, marks, waits, ranges)
     found = copy_orders(host, ops, copies, accesses, streams)
-    names = calls.select("call_id", "name")
-    found = found.join(names, on="call_id", how="left", maintain_order="left").with_columns(
-        began_ns=pl.coalesce("start_ns", "call_start_ns")
-    )
+    names = rows_of(found["call_id"], calls.select("call_id", "name"), "call_id")
+    found = found.hstack(names).with_columns(began_ns=pl.coalesce("start_ns", "call_start_ns"))
     inside = _inside(found, windows)
     in_steps, alike = _steps(inside, cycles(ranges, ops, calls))
     rows = (

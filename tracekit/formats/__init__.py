@@ -4,6 +4,7 @@ Sniffing and reading are separate, so that every sample can be tested to be clai
 and a wrong file is refused before anything is read.
 """
 
+import ctypes
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -116,7 +117,18 @@ def read_trace(paths: Sequence[Path], progress: Progress = silent) -> Trace:
     # A run directory keeps what was read out of markers when it was made.
     if names != ["store"]:
         trace = with_markers(trace)
+    _give_back_memory()
     return replace(trace, notes=[*trace.notes, *_skipped_note(skipped)])
+
+
+def _give_back_memory() -> None:
+    """Give what reading took and freed back to the system, where the C library can (glibc).
+
+    By itself it keeps the small pieces of a database or file: a sixth of all at 5 million ops.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def _refuse_repeated(paths: Sequence[Path]) -> None:

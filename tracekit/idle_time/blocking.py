@@ -9,37 +9,38 @@ call that does not wait returns in a few microseconds.
 import polars as pl
 
 from tracekit.api_calls import BLOCKING_KINDS
-from tracekit.call_numbers import missing_calls
-from tracekit.idle_time.gaps import BEFORE_EVERYTHING, ends_gap
+from tracekit.idle_time.gaps import BEFORE_EVERYTHING, ends_gap, submitted_ops
 from tracekit.idle_time.leads import leads
+from tracekit.idle_time.unseen import Unseen
+from tracekit.intervals import covered_ns, union
 from tracekit.intervals.matching import nearest
+from tracekit.lost_calls import MIN_UNNAMED_WAIT_NS
+from tracekit.remembered import remembered
 from tracekit.tables.rows import rows_of
-
-# A synchronise call that finds its work done returned in 1 to 33 µs under a profiler (one NVIDIA
-# H200, torch 2.11); one that waits for a forward pass takes hundreds.
-MIN_UNNAMED_WAIT_NS = 40_000
 
 # Host and device clocks are matched to a few microseconds; a call may seem to return just before
 # the work that released it. 10 µs is far below the waits that matter.
 CLOCK_TOLERANCE_NS = 10_000
 
+_CAN_BLOCK = (*BLOCKING_KINDS, "copy", "free")
 
-def blocking_calls(
-    calls: pl.DataFrame, copies: pl.DataFrame, submitted: pl.DataFrame
-) -> pl.DataFrame:
+
+@remembered
+def blocking_calls(ops: pl.DataFrame, calls: pl.DataFrame, copies: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that device work released, with when that work ended.
 
     Args:
+        ops: The `ops` table.
         calls: The `calls` table.
         copies: The `copies` table, for which copies block.
-        submitted: `gaps.submitted_ops`.
 
     Returns:
         `call_id, process_id, thread_id, start_ns, end_ns, released_ns`, by end.
     """
-    candidates = calls.filter(pl.col("kind").is_in([*BLOCKING_KINDS, "copy", "free"]))
+    submitted = submitted_ops(ops, calls)
+    candidates = calls.filter(pl.col("kind").is_in(_CAN_BLOCK))
     kinds = candidates.partition_by("kind", as_dict=True)
-    ends = _ends_by_submission(submitted)
+    ends = _ends_by_submission(submitted, calls)
     awaited = {
         "copy": lambda some: _own_copies(some, copies, submitted, ends),
         "device_sync": lambda some: _some_device(some, ends),
@@ -109,11 +110,30 @@ def _own_copies(
     return _latest_end(own, "before_ns", ends, []).with_columns(released_ns=released)
 
 
-def _ends_by_submission(submitted: pl.DataFrame) -> pl.DataFrame:
+def _ends_by_submission(submitted: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return process, device, stream, `at` and `end_ns` of the ops as they were submitted."""
-    # An op whose call was not recorded was submitted before whatever was.
-    at = pl.col("call_start_ns").fill_null(BEFORE_EVERYTHING)
-    return submitted.select("process_id", "device_id", "stream_id", "end_ns", at=at).sort("at")
+    # An op whose call was not recorded was submitted before whatever was, unless its call is lost:
+    # then before the call of the next higher number.
+    found = submitted.select("process_id", "device_id", "stream_id", "end_ns", at="call_start_ns")
+    is_lost = submitted["call_start_ns"].is_null() & (
+        submitted["is_queued_before"].fill_null(value=True).not_()
+    )
+    if is_lost.any():
+        number = "correlation_id"
+        later = calls.select("process_id", next_number=number, next_ns="start_ns").drop_nulls()
+        lost = submitted.filter(is_lost).select("op_id", "process_id", number).sort(number)
+        following = nearest(
+            lost,
+            later.sort("next_number"),
+            left_on=number,
+            right_on="next_number",
+            by=["process_id"],
+            strategy="forward",
+        )
+        times = following.select("op_id", "next_ns").sort("op_id")
+        next_ns = rows_of(submitted["op_id"], times, "op_id")["next_ns"]
+        found = found.with_columns(pl.coalesce("at", next_ns).alias("at"))
+    return found.with_columns(pl.col("at").fill_null(BEFORE_EVERYTHING)).sort("at")
 
 
 def _latest_end(
@@ -154,7 +174,7 @@ def _ended_during(syncs: pl.DataFrame, submitted: pl.DataFrame) -> pl.DataFrame:
 
 
 def gap_owners(
-    submitted: pl.DataFrame, calls: pl.DataFrame, blockers: pl.DataFrame, ranges: pl.DataFrame
+    submitted: pl.DataFrame, calls: pl.DataFrame, blockers: pl.DataFrame, unseen: Unseen
 ) -> pl.DataFrame:
     """Return the blocking call that owns the gap before an op, for the gaps that have one.
 
@@ -168,20 +188,21 @@ def gap_owners(
       host would have been so much further ahead and no more. So a copy that takes 25 µs owns one
       gap, not all those of a host that launches too slowly for a second after it.
 
-    A call that is missing by its number may have held any thread, for any time: where it is the
-    last that can have, nobody knows who owns the gap.
+    A call that is not in the trace may have held its thread, or any, for any time; so may a call
+    that waits, where an op is missing that it may have waited for. An op that is missing may have
+    been the host's lead. Where one of these is the last, nobody knows who owns the gap.
 
     Args:
         submitted: `gaps.submitted_ops`.
         calls: The `calls` table, for the threads.
         blockers: `blocking_calls`.
-        ranges: The `ranges` table, for markers take numbers as calls do.
+        unseen: What is known to be missing.
 
     Returns:
         `op_id, owner_call_id` (below 0: not known), `owner_end_ns, released_ns`, by `op_id`; only
         gaps whose op had not been submitted when they began.
     """
-    found = _last_blocks(submitted, calls, pl.concat([blockers, _missing(calls, ranges)]))
+    found = _last_blocks(submitted, calls, with_unknown(blockers, calls, unseen))
     owner = ["device_id", "owner_call_id"]
     caught_up = (pl.col("ahead_ns") <= pl.col("call_start_ns")).fill_null(value=False)
     idled_ns = pl.col("behind_ns").cum_sum().over(owner, order_by="start_ns") - pl.col("behind_ns")
@@ -195,26 +216,49 @@ def gap_owners(
     )
 
 
-def _missing(calls: pl.DataFrame, ranges: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls that are missing as `blocking_calls` of every thread, without known begin.
+def with_unknown(blockers: pl.DataFrame, calls: pl.DataFrame, unseen: Unseen) -> pl.DataFrame:
+    """Add what may have held a thread, as calls without known begin and with an id below 0.
 
-    Those before the first recorded call are not known to have been any.
+    Args:
+        blockers: `blocking_calls`. Those that a missing op may have held instead are left out.
+        calls: The `calls` table, for the threads.
+        unseen: What is known to be missing.
     """
-    missing = missing_calls(calls, ranges).filter(~pl.col("is_first"))
-    threads = calls.select("process_id", "thread_id").unique()
-    held = missing.select("process_id", end_ns="start_ns").join(threads, on="process_id")
-    return (
-        held.with_row_index("row")
-        .select(
-            "process_id",
-            "thread_id",
-            "end_ns",
-            call_id=-1 - pl.col("row").cast(pl.Int64),
-            start_ns=pl.lit(BEFORE_EVERYTHING),
-            released_ns="end_ns",
-        )
-        .select("call_id", "process_id", "thread_id", "start_ns", "end_ns", "released_ns")
+    unsure = _beside_lost_ops(calls, unseen)
+    lost = pl.concat(
+        part.select(unseen.calls.columns) for part in (unseen.calls, unseen.launches, unsure)
     )
+    known = blockers.drop_nulls("thread_id").join(unsure, on="call_id", how="anti")
+    if lost.is_empty():
+        return known
+    somewhere = pl.col("thread_id").is_null()
+    threads = calls.select("process_id", "thread_id").drop_nulls().unique()
+    anywhere = lost.filter(somewhere).drop("thread_id").join(threads, on="process_id")
+    held = pl.concat([lost.filter(~somewhere), anywhere.select(lost.columns)])
+    return pl.concat(
+        [
+            known,
+            held.with_row_index("row")
+            .select(
+                "process_id",
+                "thread_id",
+                "end_ns",
+                call_id=-1 - pl.col("row").cast(pl.Int64),
+                start_ns=pl.lit(BEFORE_EVERYTHING),
+                released_ns="end_ns",
+            )
+            .select(known.columns),
+        ]
+    )
+
+
+def _beside_lost_ops(calls: pl.DataFrame, unseen: Unseen) -> pl.DataFrame:
+    """Return the calls that an op may have held, and for how long, that is missing."""
+    if unseen.spans.is_empty():
+        return calls.clear()
+    waiting = calls.filter(pl.col("kind").is_in(_CAN_BLOCK)).with_columns(all=pl.lit(0))
+    spans = union(unseen.spans.select("start_ns", "end_ns", all=pl.lit(0)), ["all"])
+    return waiting.filter(covered_ns(waiting, spans, ["all"]) > 0)
 
 
 def _last_blocks(

@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracekit.api_calls import untold_waits
-from tracekit.call_numbers import missing_calls
+from tracekit.idle_time.gaps import is_first_of_call
 from tracekit.intervals.matching import nearest
 from tracekit.tables.rows import rows_of
 
@@ -40,19 +40,17 @@ def awaited_ops(submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFram
 
 
 def maybe_waiting(
-    submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame, ranges: pl.DataFrame
+    submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame, lost: pl.DataFrame
 ) -> pl.Series:
     """Return the ops right behind a wait of which the trace does not say what it was for.
 
     Where it does not say either which stream was made to wait, that is the next op of each stream;
-    and an op whose stream is not known may be of any. A call that is missing by its number may have
-    been such a wait.
+    and an op whose stream is not known may be of any. So may any behind a call that is lost
+    (`Unseen.waits`).
     """
     asked = untold_waits(calls, waits).select("process_id", "stream_id", asked_ns="start_ns")
-    missing = missing_calls(calls, ranges).filter(~pl.col("is_first"))
-    asked = pl.concat(
-        [asked, missing.select("process_id", asked_ns="start_ns")], how="diagonal_relaxed"
-    )
+    missing = lost.select("process_id", asked_ns="end_ns")
+    asked = pl.concat([asked, missing], how="diagonal_relaxed")
     if asked.is_empty():
         return pl.Series([], dtype=pl.Int64)
     first = _first_of_calls(submitted, calls).with_columns(pl.col("stream_id").fill_null(_NONE))
@@ -77,13 +75,11 @@ def _first_of_calls(submitted: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFram
     The stream is the one that the call names, else the op's.
     """
     launched = submitted.select(
-        "process_id", "op_id", "stream_id", "call_id", "call_start_ns", "start_ns"
-    )
+        "process_id", "op_id", "stream_id", "call_id", "call_start_ns"
+    ).filter(is_first_of_call(submitted, calls))
     streams = rows_of(launched["call_id"], calls.select("call_id", launch="stream_id"), "call_id")
     return (
         launched.with_columns(stream_id=streams["launch"].fill_null(launched["stream_id"]))
-        .drop_nulls("call_start_ns")
-        .sort("call_start_ns", "start_ns")
-        .unique("call_id", keep="first", maintain_order=True)
         .select("process_id", "stream_id", "op_id", "call_start_ns")
+        .sort("call_start_ns", maintain_order=True)
     )

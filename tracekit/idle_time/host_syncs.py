@@ -5,8 +5,10 @@ import polars as pl
 from tracekit.idle_time.blocking import blocking_calls, gap_owners
 from tracekit.idle_time.gaps import submitted_ops
 from tracekit.idle_time.pieces import blocked_pieces
+from tracekit.idle_time.unseen import unseen
 from tracekit.intervals import clip, overlapping_host
 from tracekit.intervals.matching import nearest
+from tracekit.remembered import remembered
 
 OWNED_PARTS = ("blocked", "wake-up", "exposed", "launch")
 PART_COLUMNS = {f"{part.replace('-', '_')}_ns": part for part in OWNED_PARTS}
@@ -27,10 +29,12 @@ SYNCS = pl.Schema(
 _THREAD = ["process_id", "thread_id"]
 
 
+@remembered
 def host_syncs(
     ops: pl.DataFrame,
     calls: pl.DataFrame,
     copies: pl.DataFrame,
+    marks: pl.DataFrame,
     ranges: pl.DataFrame,
     windows: pl.DataFrame,
 ) -> pl.DataFrame:
@@ -40,6 +44,7 @@ def host_syncs(
         ops: The `ops` table.
         calls: The `calls` table.
         copies: The `copies` table.
+        marks: The `marks` table.
         ranges: The `ranges` table.
         windows: One row per device, and the host's.
 
@@ -51,9 +56,10 @@ def host_syncs(
         is the whole of `host-blocked` of the idle ledger.
     """
     submitted = submitted_ops(ops, calls)
-    blockers = blocking_calls(calls, copies, submitted)
-    owners = gap_owners(submitted, calls, blockers, ranges).filter(pl.col("owner_call_id") >= 0)
-    owned = _owned(blocked_pieces(submitted, calls, ranges, owners, windows))
+    blockers = blocking_calls(ops, calls, copies)
+    missing = unseen(ops, calls, marks, ranges)
+    owners = gap_owners(submitted, calls, blockers, missing).filter(pl.col("owner_call_id") >= 0)
+    owned = _owned(blocked_pieces(submitted, calls, ranges, owners, windows, missing))
     devices = submitted.select("process_id", "device_id").unique()
     syncs = (
         _held(blockers, windows)

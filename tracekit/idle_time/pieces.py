@@ -8,6 +8,7 @@ from tracekit.idle_time.blocking import blocking_calls, gap_owners
 from tracekit.idle_time.gaps import device_gaps, outside, submitted_ops
 from tracekit.idle_time.held import awaited_ops, maybe_waiting
 from tracekit.idle_time.under import range_steps, silences
+from tracekit.idle_time.unseen import Unseen, unseen
 from tracekit.intervals import clip, intersect, subtract
 from tracekit.tables.rows import rows_of
 
@@ -52,10 +53,13 @@ def idle_pieces(
     calls: pl.DataFrame,
     copies: pl.DataFrame,
     waits: pl.DataFrame,
+    marks: pl.DataFrame,
     ranges: pl.DataFrame,
     windows: pl.DataFrame,
 ) -> Iterator[pl.DataFrame]:
     """Yield the idle time of each device, every nanosecond in exactly one row.
+
+    All of a gap in which an op may have run that is missing is `unknown`.
 
     Yields:
         Frames of `PIECE_SCHEMA`, disjoint per device, each of whole gaps. `op_id` is the op that
@@ -66,14 +70,17 @@ def idle_pieces(
     known = windows.filter(pl.col("device_id").is_not_null())
     submitted = submitted_ops(ops, calls)
     awaited = awaited_ops(submitted, calls, waits)
-    untold = maybe_waiting(submitted, calls, waits, ranges)
-    blockers = blocking_calls(calls, copies, submitted)
-    owners = gap_owners(submitted, calls, blockers, ranges)
+    missing = unseen(ops, calls, marks, ranges)
+    untold = maybe_waiting(submitted, calls, waits, missing.waits)
+    blockers = blocking_calls(ops, calls, copies)
+    owners = gap_owners(submitted, calls, blockers, missing)
     threads = calls.select("call_id", "thread_id")
     steps, silence = range_steps(ranges), silences(calls, ranges)
     yield _conform([outside(submitted, known).with_columns(cause=pl.lit("edge", CAUSE))])
     for some in submitted.iter_slices(_OPS_AT_ONCE):
-        gaps = device_gaps(some)
+        all_gaps = device_gaps(some)
+        may_be_busy = missing.may_fill(all_gaps)
+        gaps = all_gaps.filter(~may_be_busy)
         has_call = pl.col("call_start_ns").is_not_null() & ~pl.col("is_within_graph")
         is_behind = pl.col("call_end_ns") > pl.col("start_ns")
         called = gaps.filter(has_call)
@@ -82,6 +89,7 @@ def idle_pieces(
             rows_of(behind["op_id"], owners, "op_id")
         )
         parts = [
+            all_gaps.filter(may_be_busy).with_columns(cause=pl.lit("unknown", CAUSE)),
             _without_host(gaps.filter(~has_call)),
             *_submitted_in_time(called, awaited, untold),
             *_host_behind(behind, steps, silence),
@@ -95,6 +103,7 @@ def blocked_pieces(
     ranges: pl.DataFrame,
     owners: pl.DataFrame,
     windows: pl.DataFrame,
+    missing: Unseen,
 ) -> pl.DataFrame:
     """Return the `host-blocked` pieces of `idle_pieces`, without what the host was doing.
 
@@ -106,12 +115,14 @@ def blocked_pieces(
         ranges: The `ranges` table, for the time in which a thread had nothing to do.
         owners: `blocking.gap_owners`.
         windows: The `windows` table.
+        missing: What is known to be missing.
 
     Returns:
         `PIECE_SCHEMA`, `range` null.
     """
     known = windows.filter(pl.col("device_id").is_not_null())
     owned = device_gaps(submitted.filter(pl.col("op_id").is_in(owners["op_id"].implode())))
+    owned = owned.filter(~missing.may_fill(owned))
     threads = calls.select("call_id", "thread_id")
     behind = owned.hstack(rows_of(owned["call_id"], threads, "call_id")).hstack(
         rows_of(owned["op_id"], owners, "op_id")

@@ -23,6 +23,7 @@ from tracekit.tables.rows import rows_of
 
 __all__ = ["Tie", "host_calls", "ties"]
 
+OPS_AT_ONCE = 1_000_000
 TIE = pl.Enum([tie.name.lower().replace("_", "-") for tie in Tie])
 
 
@@ -47,10 +48,9 @@ def ties(
     """
     # There are many more pairs than calls, so their width is what memory goes to.
     pairs = pairs.cast({"earlier_place": pl.Int32, "later_place": pl.Int32})
-    devices = ops.select("process_id", "device_id").unique().drop_nulls("device_id")
-    counts = dict(devices.group_by("process_id").len().iter_rows())
+    counts = dict(_devices(ops).group_by("process_id").len().iter_rows())
     process = rows_of(pairs["later_place"], host.select("place", "process_id"), "place")
-    asked = pairs.with_row_index("row").hstack(process)
+    asked = pairs.with_row_index("row").hstack(process).sort("later_place", maintain_order=True)
     found = np.full(pairs.height, len(Tie), np.int8)
     for key in process["process_id"].unique():
         some = _part(asked, key).drop("process_id")
@@ -58,6 +58,13 @@ def ties(
         found[told["row"].to_numpy()] = told["tie"].to_numpy()
     known = dict(enumerate(TIE.categories))
     return pl.Series(found).replace_strict(known, default=None, return_dtype=TIE)
+
+
+def _devices(ops: pl.DataFrame) -> pl.DataFrame:
+    """Return `process_id, device_id` of the devices that processes use; piecewise, for memory."""
+    used = ops.select("process_id", "device_id")
+    parts = [used.clear(), *(some.unique() for some in used.iter_slices(OPS_AT_ONCE))]
+    return pl.concat(parts).unique().drop_nulls("device_id")
 
 
 def _part(frame: pl.DataFrame, process: int | None) -> pl.DataFrame:
@@ -74,14 +81,16 @@ def _of_process(
     threads = threads.with_columns(pl.col("thread").cast(pl.Int32) + actors.height)
     anyone = actors.height + threads.height
     number = actors.select("stream_id", "stream")
-    needed = host.drop("process_id", "call_id", "start_ns", "end_ns")
-    numbered = needed.join(number, on="stream_id", how="left", maintain_order="left").join(
+    of_stream = rows_of(host["stream_id"], number.select("stream_id", "stream"), "stream_id")
+    of_thread = host.select("thread_id").join(
         threads, on="thread_id", how="left", maintain_order="left", nulls_equal=True
     )
-    known = numbered.filter(pl.col("stream").is_not_null())["place"]
-    has_record = pl.col("record_place").is_in(known.implode()).fill_null(value=False)
+    unneeded = ["process_id", "thread_id", "stream_id", "call_id", "start_ns", "end_ns"]
+    numbered = host.drop(unneeded).hstack(of_stream).hstack(of_thread.select("thread"))
+    known = numbered.select("place", has_record=pl.col("stream").is_not_null())
+    has_record = rows_of(numbered["record_place"], known, "place")["has_record"]
     is_paired = pl.col("place").is_in(numbered["record_place"].drop_nulls().unique().implode())
-    numbered = numbered.with_columns(has_record=has_record, is_paired=is_paired)
+    numbered = numbered.with_columns(has_record.fill_null(value=False), is_paired=is_paired)
     later = rows_of(asked["later_place"], numbered.select("place", "stream", "thread"), "place")
     earlier = rows_of(
         asked["earlier_stream_id"],
@@ -93,7 +102,6 @@ def _of_process(
         .hstack(later)
         .hstack(earlier)
         .drop_nulls(["stream", "earlier_stream"])
-        .sort("later_place", maintain_order=True)
     )
     asks = pairs.group_by("later_place", "stream", "thread", maintain_order=True).agg(
         count=pl.len()

@@ -8,6 +8,7 @@ from tracekit.ordering.calls import SUBMITS
 from tracekit.ordering.null_stream import fences, null_syncs
 from tracekit.ordering.sweep import ACTS, Act, Tie
 
+_LAUNCHES = ("launch", "graph_launch")
 # Of several steps at one place, in this order: what a thread may know of others, what the null
 # stream's rules order, the question, then what the call itself does and what its return tells.
 _KNOWN, _FENCED, _ASKED, _CALLED, _RECORDED, _RETURNED, _TOLD, _FOLDED = range(8)
@@ -32,12 +33,14 @@ def acts_of(
         anyone: A further actor: what is assumed of all threads and streams.
         num_devices: How many devices its work ran on.
     """
+    # Most calls launch, and a launch that nobody asks about only follows its stream.
+    others = host.filter(~pl.col("kind").is_in(_LAUNCHES))
     parts = [
         _null_stream(host, streams),
-        _events(host),
-        _host_waits(host, num_devices=num_devices),
-        _copies(host),
-        _unknowns(host, anyone),
+        _events(others),
+        _host_waits(others, num_devices=num_devices),
+        _copies(others),
+        _unknowns(others, anyone),
         asks.select(
             "place",
             actor="stream",
@@ -65,9 +68,12 @@ def _step(act: Act, rank: int, tie: Tie | pl.Expr) -> dict[str, pl.Expr]:
 
 
 def _null_stream(host: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
+    if not (streams["flags"] == "null").any():
+        return pl.DataFrame(schema=ACTS)
     submits = pl.col("kind").is_in(SUBMITS) & pl.col("stream").is_not_null()
-    queued = host.filter(submits).select("place", "stream")
-    waited = host.filter(pl.col("kind") == "stream_sync").join(
+    placed = host.select(pl.col("place").cast(pl.Int32), "kind", "stream", "thread")
+    queued = placed.filter(submits).select("place", "stream")
+    waited = placed.filter(pl.col("kind") == "stream_sync").join(
         streams.filter(flags="null"), on="stream", how="semi", maintain_order="left"
     )
     fenced = fences(queued, streams).with_columns(**_step(Act.JOIN, _FENCED, pl.col("tie")))
@@ -206,6 +212,8 @@ def _unknowns(host: pl.DataFrame, anyone: int) -> pl.DataFrame:
 
 def _folds(host: pl.DataFrame) -> pl.DataFrame:
     """Where another thread takes a stream over, what the first one had waited for goes with it."""
+    if host["thread"].n_unique() <= 1:
+        return pl.DataFrame(schema=ACTS)
     touched = host.filter(pl.col("stream").is_not_null())
     following = pl.col("thread").shift(-1).over("stream")
     return touched.filter(following != pl.col("thread"), pl.col("kind").is_in(SUBMITS)).select(

@@ -4,7 +4,9 @@ import polars as pl
 
 from tracekit.call_numbers import missing_calls, numbered_processes
 from tracekit.intervals.matching import nearest
+from tracekit.lost_calls import lost_calls
 from tracekit.ordering.captures import without_captured
+from tracekit.tables.rows import rows_of
 
 SUBMITS = ("launch", "graph_launch", "copy", "fill", "event_record", "event_wait")
 _SYNCS = ("event_sync", "event_query", "stream_sync", "device_sync", "free", "callback")
@@ -17,10 +19,10 @@ _NAMED = (
     (r"EventDestroy", "event_destroy"),
     (r"Stream(Wait|Write)Value|StreamBatchMemOp", "stream_value"),
 )
+KIND = pl.Enum([*SUBMITS, *_SYNCS, *(kind for _, kind in _NAMED), "lost"])
 _THREAD = ["process_id", "thread_id"]
 _EVENT = ["process_id", "event_key"]
 _COLUMNS = [*_THREAD, "call_id", "kind", "stream_id", "event_key", "start_ns", "end_ns"]
-_IS_ASYNC = pl.col("name").cast(pl.String).str.contains("Async").alias("is_async")
 
 
 def host_calls(
@@ -35,7 +37,8 @@ def host_calls(
 
     What was called while its thread captured a graph did not run and is left out
     (`captures.without_captured`). A marker stands for its call where that was not recorded. Where
-    calls are missing by their numbers, a row of kind `lost` stands for them (`missing_calls`).
+    calls are missing by their numbers (`missing_calls`) or may be lost (`lost_calls`), a row of
+    kind `lost` stands for them.
 
     Returns:
         By `place` (0, 1, … over all processes): `process_id, thread_id, call_id` (null for markers
@@ -44,20 +47,21 @@ def host_calls(
         which) and `is_early` (if there was a record, it was made before recording began); of a copy
         `is_async` (by its name), `is_blocking`, `is_pinned` and `direction`; `start_ns, end_ns`.
     """
-    lost = missing_calls(calls, ranges).select(
-        *_THREAD, "start_ns", end_ns="start_ns", kind=pl.lit("lost")
-    )
-    made = [_made(ops, calls, marks), _marked_only(marks), lost]
+    made = [_made(ops, calls, marks), _marked_only(marks), *_lost(ops, calls, marks, ranges)]
     ordered = _in_order(pl.concat(made, how="diagonal_relaxed"), calls, waits)
     ran = without_captured(ordered, ops)
-    placed = _with_streams(ran, ops, waits).with_row_index("place").cast({"place": pl.Int64})
+    placed = _with_streams(ran, ops, waits).with_row_index("place").cast({"place": pl.Int32})
     columns = ["is_blocking", "is_pinned", "direction"]
-    how = copies.drop_nulls("call_id").group_by("call_id").agg(pl.col(columns).first())
-    asked = placed.join(how, on="call_id", how="left", maintain_order="left")
-    found = asked.join(_records(placed, waits), on="place", how="left", maintain_order="left")
+    how = copies.select("call_id", *columns).drop_nulls("call_id")
+    how = how.unique("call_id", keep="first", maintain_order=True).sort("call_id")
+    records = _records(placed, waits).sort("place")
+    # Joins would copy all of a table that is as long as the calls.
+    asked = placed.hstack(rows_of(placed["call_id"], how, "call_id"))
+    found = asked.hstack(rows_of(placed["place"], records, "place"))
     # No call is missing without a `lost` row, and nobody else recorded the event.
-    whole = calls.join(_sharing(calls), on="process_id", how="anti", nulls_equal=True)
-    is_early = pl.col("is_marked") & pl.col("process_id").is_in(numbered_processes(whole).implode())
+    numbered = numbered_processes(calls)
+    whole = numbered.filter(~numbered.is_in(_sharing(calls).implode(), nulls_equal=True))
+    is_early = pl.col("is_marked") & pl.col("process_id").is_in(whole.implode())
     is_early &= pl.col("record_place").is_null() & ~pl.col("is_backward").fill_null(value=False)
     return found.with_columns(is_early=is_early).drop("is_marked", "is_backward")
 
@@ -80,10 +84,26 @@ def _in_order(made: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame) -> p
         .select("call_id", "at")
     )
     if late.is_empty():
-        return made.sort("start_ns", "call_id")
+        numbers, begun = made["call_id"], made["start_ns"]
+        is_in_order = not numbers.null_count() and numbers.is_sorted() and begun.is_sorted()
+        return made if is_in_order else made.sort("start_ns", "call_id")
     moved = made.join(late, on="call_id", how="left", maintain_order="left")
     order = (pl.coalesce("at", "start_ns"), pl.col("at").is_not_null(), "call_id")
     return moved.sort(*order).drop("at")
+
+
+def _lost(
+    ops: pl.DataFrame, calls: pl.DataFrame, marks: pl.DataFrame, ranges: pl.DataFrame
+) -> list[pl.DataFrame]:
+    """Return the calls that are missing by their numbers; of CUDA, those that may be lost."""
+    kind, when = pl.lit("lost", KIND), "start_ns"
+    missing = missing_calls(calls, ranges).select(*_THREAD, when, end_ns=when, kind=kind)
+    numbered = pl.col("process_id").is_in(numbered_processes(calls).implode(), nulls_equal=True)
+    others = pl.concat(lost_calls(ops, calls, marks, ranges)).filter(~numbered).unique()
+    # A marker without a call stands for it (`_marked_only`), and is not of work.
+    told = _marked_only(marks).select(*_THREAD, "end_ns")
+    others = others.join(told, on=told.columns, how="anti")
+    return [missing, others.select(*_THREAD, "end_ns", start_ns="end_ns", kind=kind)]
 
 
 def _pairs(waits: pl.DataFrame) -> pl.DataFrame:
@@ -93,43 +113,48 @@ def _pairs(waits: pl.DataFrame) -> pl.DataFrame:
     return pairs.drop_nulls().unique("call_id", keep="first", maintain_order=True)
 
 
-def _sharing(calls: pl.DataFrame) -> pl.DataFrame:
+def _sharing(calls: pl.DataFrame) -> pl.Series:
     """Return the processes that have events of other processes."""
+    named = calls.select("process_id", "name")
     names = calls.select("name").unique()
     opening = names.filter(pl.col("name").cast(pl.String).str.contains("IpcOpenEventHandle"))
-    return calls.join(opening, on="name", how="semi").select("process_id").unique()
+    return named.join(opening, on="name", how="semi")["process_id"].unique()
 
 
 def _made(ops: pl.DataFrame, calls: pl.DataFrame, marks: pl.DataFrame) -> pl.DataFrame:
     """Return the calls that matter: an unknown API too if it launched something."""
-    named = pl.lit(None, pl.String)
+    named = pl.lit(None, KIND)
     for pattern, kind in reversed(_NAMED):
         matches = pl.col("name").cast(pl.String).str.contains(pattern)
-        named = pl.when(matches).then(pl.lit(kind)).otherwise(named)
+        named = pl.when(matches).then(pl.lit(kind, KIND)).otherwise(named)
     names = calls.select("name").unique().with_columns(named=named)
     known = calls["kind"].is_in([*SUBMITS, *_SYNCS])
     others = calls.filter(~known).join(names, on="name", how="left", nulls_equal=True)
     launched = ops.join(others.select("call_id"), on="call_id", how="semi")["call_id"].unique()
     is_launch = pl.col("call_id").is_in(launched.implode())
-    named = pl.coalesce("named", pl.when(is_launch).then(pl.lit("launch")))
+    named = pl.coalesce("named", pl.when(is_launch).then(pl.lit("launch", KIND)))
     others = others.with_columns(kind=named).drop_nulls("kind")
-    mine = calls.filter(known).select(*_COLUMNS, _IS_ASYNC).cast({"kind": pl.String})
-    told = marks.drop_nulls("call_id").unique("call_id", keep="last")
+    # A look at each distinct name, not at each call's.
+    is_async = names.filter(pl.col("name").cast(pl.String).str.contains("Async"))["name"]
+    columns = [*_COLUMNS, pl.col("name").is_in(is_async.implode()).alias("is_async")]
+    mine = calls.select(columns).filter(known).cast({"kind": KIND})
+    told = marks.select("call_id", said_stream="stream_id", said_event="event_key")
+    told = told.drop_nulls("call_id").unique("call_id", keep="last").sort("call_id")
+    made = pl.concat([mine, others.select(columns)])
     return (
-        pl.concat([mine, others.select(*_COLUMNS, _IS_ASYNC)])
-        .join(told.select("call_id", "stream_id", "event_key"), on="call_id", how="left")
+        made.hstack(rows_of(made["call_id"], told, "call_id"))
         .with_columns(
-            pl.coalesce("stream_id", "stream_id_right").alias("stream_id"),
+            pl.coalesce("stream_id", "said_stream").alias("stream_id"),
             # CUPTI numbers events by itself; a marker and its fellow use the handle.
-            pl.coalesce("event_key_right", "event_key").alias("event_key"),
-            is_marked=pl.col("event_key_right").is_not_null(),
+            pl.coalesce("said_event", "event_key").alias("event_key"),
+            is_marked=pl.col("said_event").is_not_null(),
         )
-        .drop("stream_id_right", "event_key_right")
+        .drop("said_stream", "said_event")
     )
 
 
 def _marked_only(marks: pl.DataFrame) -> pl.DataFrame:
-    kind = pl.col("statement").cast(pl.String).replace_strict(_STATEMENTS, return_dtype=pl.String)
+    kind = pl.col("statement").cast(pl.String).replace_strict(_STATEMENTS, return_dtype=KIND)
     return marks.filter(pl.col("call_id").is_null()).select(
         *_THREAD,
         "call_id",
@@ -149,15 +174,16 @@ def _with_streams(ran: pl.DataFrame, ops: pl.DataFrame, waits: pl.DataFrame) -> 
         recorded.select(call_id=f"{call}_call_id", told=f"{side}_stream_id")
         for call, side in (("wait", "waiting"), ("record", "recording"))
     ]
-    told = pl.concat(sides).drop_nulls().unique("call_id", keep="first", maintain_order=True)
+    told = pl.concat(sides).drop_nulls().unique("call_id", keep="first").sort("call_id")
     unnamed = ran.filter(pl.col("stream_id").is_null()).select("call_id").drop_nulls()
     mine = ops.select("call_id", "stream_id").join(unnamed, on="call_id", how="semi")
-    first = mine.drop_nulls().unique("call_id", keep="first", maintain_order=True)
+    first = mine.drop_nulls().unique("call_id", keep="first").sort("call_id")
+    first = first.rename({"stream_id": "of_op"})
     return (
-        ran.join(told, on="call_id", how="left", maintain_order="left")
-        .join(first, on="call_id", how="left", maintain_order="left", suffix="_of_op")
-        .with_columns(pl.coalesce("told", "stream_id", "stream_id_of_op").alias("stream_id"))
-        .drop("told", "stream_id_of_op")
+        ran.hstack(rows_of(ran["call_id"], told, "call_id"))
+        .hstack(rows_of(ran["call_id"], first, "call_id"))
+        .with_columns(pl.coalesce("told", "stream_id", "of_op").alias("stream_id"))
+        .drop("told", "of_op")
     )
 
 

@@ -21,7 +21,7 @@ def without_captured(ordered: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         ops: `call_id`.
     """
     numbered = ordered.with_row_index("row").cast({"row": pl.Int64})
-    is_edge = pl.col("kind").str.starts_with("capture_")
+    is_edge = pl.col("kind").is_in(["capture_begin", "capture_end"])
     edges = numbered.filter(is_edge).select(
         *_THREAD, edge_row="row", begins=pl.col("kind") == "capture_begin"
     )
@@ -48,12 +48,13 @@ def without_captured(ordered: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         & pl.col("kind").is_in(_CAPTURED)
         & ~ran.fill_null(value=False)
     )
+    lost = pl.lit("lost", ordered.schema["kind"])
     return (
         found.with_columns(ends_next=~after["begins"].fill_null(value=True))
         .with_columns(is_unsure=is_unsure)
         .filter(~is_edge, ~(begun & ~is_open))
         .with_columns(
-            kind=pl.when("is_unsure").then(pl.lit("lost")).otherwise("kind"),
+            kind=pl.when("is_unsure").then(lost).otherwise("kind"),
             call_id=pl.when(~pl.col("is_unsure")).then("call_id"),
         )
         .select(ordered.columns)

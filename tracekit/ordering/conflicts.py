@@ -11,7 +11,7 @@ _RANGES_AT_ONCE, _PAIRS_AT_ONCE = 2_000, 500_000
 _RANGE = ["process_id", "address", "size_bytes"]
 USES = pl.Schema(
     {
-        "place": pl.Int64(),
+        "place": pl.Int32(),
         "copy_row": pl.Int64(),
         "process_id": pl.Int32(),
         "stream_id": pl.Int32(),

@@ -1,8 +1,9 @@
 """Every copy, and whether what else uses its memory is ordered with it: how, and how surely."""
 
+import numpy as np
 import polars as pl
 
-from tracekit.ordering import Tie, ties
+from tracekit.ordering import OPS_AT_ONCE, Tie, ties
 from tracekit.ordering.conflicts import conflicts, memory_uses
 from tracekit.ordering.unseen import NO_STREAM, WORK, maybe_met, missing_work, undeclared, with_done
 from tracekit.tables.rows import rows_of
@@ -21,9 +22,10 @@ _ORDER_OF_TIE = {
     "host": "host-sync",
     "assumed": "unknown",
 }
-# Of a copy and work that it meets, and of ops: so many at a time bound the memory.
-PAIRS_AT_ONCE, OPS_AT_ONCE = 250_000, 1_000_000
+# Of a copy and work that it meets: so many at a time bound the memory.
+PAIRS_AT_ONCE = 250_000
 _TIMES = ["start_ns", "end_ns"]
+_NEVER = np.iinfo(np.int64).max
 
 
 def copy_orders(
@@ -63,20 +65,17 @@ def copy_orders(
         pl.col("buffer").cast(pl.Categorical), certainty=pl.lit("certain", CERTAINTY)
     )
     vague = undeclared(host, placed, accesses)
-    ran = _ran(ops)
-    looked_at = with_done(vague, ran)
-    met = [known, maybe_met(placed, looked_at), missing_work(host, placed)]
+    lanes = with_done(vague, _ends(host, ops))
+    looked_at = pl.concat(lanes)
+    met = [known, maybe_met(placed, lanes), missing_work(host, placed)]
     tied = _tied(pl.concat(met, how="diagonal_relaxed"), host, ops, streams)
-    others = _work_at(tied["other_place"], host, ran, placed)
+    others = _work_at(tied["other_place"], host, ops, placed)
     worst = pl.concat(
         _worst(_judged(tied.filter(pl.col("copy_row").is_between(first, last)), placed, others))
         for first, last in _batches(copies.height, tied.height)
     )
-    return (
-        placed.join(worst, on="copy_row", how="left")
-        .with_columns(order=_where_nothing_is_bad(host, vague, looked_at))
-        .sort("copy_row")
-    )
+    found = placed.join(worst, on="copy_row", how="left").sort("copy_row")
+    return found.with_columns(order=_where_nothing_is_bad(found, host, vague, looked_at))
 
 
 def _batches(copies: int, pairs: int) -> list[tuple[int, int]]:
@@ -121,40 +120,52 @@ def _placed(host: pl.DataFrame, copies: pl.DataFrame, ops: pl.DataFrame) -> pl.D
     )
 
 
-def _ran(ops: pl.DataFrame) -> pl.DataFrame:
-    """Return `call_id, other, start_ns, end_ns` of each call: its first op's name, and the span."""
-    span = [pl.col("other").first(), pl.col("start_ns").min(), pl.col("end_ns").max()]
-    known = ops.select("call_id", *_TIMES, other="name")
-    slices = known.iter_slices(OPS_AT_ONCE) if known.height else iter([known])
-    parts = [some.drop_nulls("call_id").group_by("call_id").agg(span) for some in slices]
-    return pl.concat(parts).group_by("call_id").agg(span)
+def _ends(host: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
+    """Return by place when the last of its ops ended, null where no op was recorded.
+
+    By place, not by a group of ops each: there are millions.
+    """
+    last = np.full(host.height, -_NEVER, np.int64)
+    calls = host.select("call_id", "place").drop_nulls("call_id").sort("call_id")
+    for some in ops.select("call_id", "end_ns").iter_slices(OPS_AT_ONCE):
+        places = rows_of(some["call_id"], calls, "call_id")
+        place, end_ns = some.select("end_ns").hstack(places).drop_nulls().select("place", "end_ns")
+        np.maximum.at(last, place.to_numpy(), end_ns.to_numpy())
+    ends = pl.DataFrame({"end_ns": last})
+    return ends.select(pl.when(pl.col("end_ns") > -_NEVER).then("end_ns")).to_series()
 
 
 def _where_nothing_is_bad(
-    host: pl.DataFrame, vague: pl.DataFrame, looked_at: pl.DataFrame
-) -> pl.Expr:
+    found: pl.DataFrame, host: pl.DataFrame, vague: pl.DataFrame, looked_at: pl.DataFrame
+) -> pl.Series:
     """Return `order` where nothing bad was found: a process may have work that was not looked at.
 
     That is so of work in streams that are not known, or that are one too many. Nothing can be said
     to have no conflict where the memory of some work is not known. A copy whose own is not known
     was asked about with other such work only, so there must be no other.
     """
-    unseen = vague.filter(~pl.col("place").is_in(looked_at["other_place"].implode()))
-    process, is_found = pl.col("process_id"), pl.col("order").is_in(["unordered", "accident"])
-    in_unseen = process.is_in(unseen["process_id"].unique().implode(), nulls_equal=True)
-    told = host.filter(pl.col("kind").is_in(WORK)).join(vague, on="call_id", how="anti")
-    not_asked = process.is_in(told["process_id"].unique().implode(), nulls_equal=True)
-    unsure = in_unseen | (not_asked & pl.col("call_id").is_in(vague["call_id"].implode()))
+    work = host.select(pl.col("process_id").filter(pl.col("kind").is_in(WORK)))
+    is_own = rows_of(found["place"], vague.select("place", is_own=pl.lit(value=True)), "place")
+    process, own = pl.col("process_id"), pl.col("is_own").fill_null(value=False)
+    in_unseen = process.is_in(_with_more(vague, looked_at).implode(), nulls_equal=True)
+    not_asked = process.is_in(_with_more(work, vague).implode(), nulls_equal=True)
     never_clear = process.is_in(vague["process_id"].unique().implode(), nulls_equal=True)
-    nothing = (
-        pl.when(never_clear).then(pl.lit("unknown", ORDER)).otherwise(pl.lit("no-conflict", ORDER))
+    is_found = pl.col("order").is_in(["unordered", "accident"]).fill_null(value=False)
+    unknown = pl.lit("unknown", ORDER)
+    clear = pl.when(never_clear).then(unknown).otherwise(pl.lit("no-conflict", ORDER))
+    order = (
+        pl.when((in_unseen | (not_asked & own)) & ~is_found)
+        .then(unknown)
+        .otherwise(pl.coalesce("order", clear))
     )
-    found = pl.coalesce("order", nothing)
-    return (
-        pl.when(unsure & ~is_found.fill_null(value=False))
-        .then(pl.lit("unknown", ORDER))
-        .otherwise(found)
-    )
+    return found.hstack(is_own).select(order.alias("order")).to_series()
+
+
+def _with_more(frame: pl.DataFrame, others: pl.DataFrame) -> pl.Series:
+    """Return the processes that have more rows in `frame` than in `others`."""
+    count, num_others = (some["process_id"].value_counts() for some in (frame, others))
+    both = count.join(num_others, on="process_id", how="left", nulls_equal=True, suffix="_of_other")
+    return both.filter(pl.col("count") > pl.col("count_of_other").fill_null(0))["process_id"]
 
 
 def _tied(
@@ -179,8 +190,8 @@ def _tied(
 def _pairs(met: pl.DataFrame) -> pl.DataFrame:
     is_first = pl.col("copy_place") < pl.col("other_place")
     return met.select(
-        earlier_place=pl.min_horizontal("copy_place", "other_place"),
-        later_place=pl.max_horizontal("copy_place", "other_place"),
+        earlier_place=pl.min_horizontal("copy_place", "other_place").cast(pl.Int32),
+        later_place=pl.max_horizontal("copy_place", "other_place").cast(pl.Int32),
         earlier_stream_id=pl.when(is_first).then("copy_stream_id").otherwise("other_stream_id"),
     )
 
@@ -232,13 +243,21 @@ def _judged(tied: pl.DataFrame, placed: pl.DataFrame, others: pl.DataFrame) -> p
 
 
 def _work_at(
-    places: pl.Series, host: pl.DataFrame, ran: pl.DataFrame, placed: pl.DataFrame
+    places: pl.Series, host: pl.DataFrame, ops: pl.DataFrame, placed: pl.DataFrame
 ) -> pl.DataFrame:
     """Return `other_place, other, other_start_ns, other_end_ns` of what was submitted there."""
-    asked = places.unique().sort().to_frame("other_place")
-    calls = asked.join(host.select("call_id", other_place="place"), on="other_place")
-    done = ran.join(calls, on="call_id").select(
-        "other_place", "other", other_start_ns="start_ns", other_end_ns="end_ns"
+    asked = host.select(pl.col("call_id", "place").gather(places.drop_nulls().unique()))
+    asked = asked.drop_nulls("call_id").sort("call_id")
+    there = rows_of(ops["call_id"], asked, "call_id")["place"]
+    done = (
+        ops.select(other_place=there, other="name", start_ns="start_ns", end_ns="end_ns")
+        .drop_nulls("other_place")
+        .group_by("other_place", maintain_order=True)
+        .agg(
+            pl.col("other").first(),
+            other_start_ns=pl.col("start_ns").min(),
+            other_end_ns=pl.col("end_ns").max(),
+        )
     )
     called = placed.filter("is_timed_by_call").select(
         other_place="place",

@@ -11,10 +11,10 @@ from tracekit.ordering.sweep import Tie
 
 _JOINS = pl.Schema(
     {
-        "place": pl.Int64(),
+        "place": pl.Int32(),
         "actor": pl.Int32(),
         "source": pl.Int32(),
-        "until": pl.Int64(),
+        "until": pl.Int32(),
         "tie": pl.Int8(),
     }
 )
@@ -63,7 +63,7 @@ def null_syncs(syncs: pl.DataFrame, queued: pl.DataFrame, streams: pl.DataFrame)
         later = _first_in_parts(queued, streams, some["place"], Tie.HOST)
         # Up to the first: all, of which some may have been given work before recording began.
         first = _blocking(streams, Tie.HOST).with_columns(
-            next_place=pl.lit(some["place"][0], pl.Int64)
+            next_place=pl.lit(some["place"][0], pl.Int32)
         )
         both = pl.concat([first, later.filter(pl.col("part") > 0).select(first.columns)])
         both = both.drop_nulls("next_place").select("tie", place="next_place", source="stream")
@@ -84,10 +84,10 @@ def _first_in_parts(
 
     With `next_place`, the edge at the end of the part; null after the last.
     """
-    parted = queued.with_columns(part=edges.search_sorted(queued["place"]))
-    first = parted.join(_blocking(streams, tie), on="stream", maintain_order="left").unique(
-        ["stream", "part"], keep="first"
-    )
+    blocking = _blocking(streams, tie)
+    mine = queued.filter(pl.col("stream").is_in(blocking["stream"].implode()))
+    parted = mine.with_columns(part=edges.search_sorted(mine["place"]))
+    first = parted.unique(["stream", "part"], keep="first").join(blocking, on="stream")
     places = edges.to_frame("next_place").with_row_index("part")
     return first.join(places, on="part", how="left")
 

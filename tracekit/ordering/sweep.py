@@ -37,12 +37,12 @@ _NOTHING = -2
 _ROWS_AT_ONCE = 100_000
 ACTS = pl.Schema(
     {
-        "place": pl.Int64(),
+        "place": pl.Int32(),
         "rank": pl.Int8(),
         "act": pl.Int8(),
         "actor": pl.Int32(),
-        "source": pl.Int64(),
-        "until": pl.Int64(),
+        "source": pl.Int32(),
+        "until": pl.Int32(),
         "tie": pl.Int8(),
         "is_last": pl.Boolean(),
     }

@@ -1,5 +1,6 @@
 """Work that a copy may meet although the trace does not tell: its memory or itself is not seen."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import polars as pl
@@ -37,54 +38,53 @@ def undeclared(host: pl.DataFrame, placed: pl.DataFrame, accesses: pl.DataFrame)
     vague = accesses.filter(is_vague)
     said = accesses.join(vague, on="call_id", how="anti")["call_id"].drop_nulls()
     thread = ["process_id", "thread_id"]
-    counted = host.with_columns(
-        holes=(pl.col("kind") == "lost").cum_sum().over("process_id").cast(pl.Int64)
-    ).drop_nulls("call_id")
-    # The calls of other threads may be the ones that are missing, which cannot be told.
-    is_whole = pl.col("holes") == pl.col("holes").shift(1).over(thread).fill_null(0)
+    is_lost = pl.col("kind") == "lost"
+    counted, is_whole = host, pl.lit(value=True)
+    if host.select(is_lost.any()).item():
+        holes = is_lost.cum_sum().over("process_id").cast(pl.Int64)
+        counted = host.with_columns(holes=holes).drop_nulls("call_id")
+        # The calls of other threads may be the ones that are missing, which cannot be told.
+        is_whole = pl.col("holes") == pl.col("holes").shift(1).over(thread).fill_null(0)
     is_copy = pl.col("kind") == "copy"
     is_known = (is_copy & pl.col("call_id").is_in(told.implode())) | (
         is_whole & pl.col("call_id").is_in(said.implode())
     )
-    work = counted.filter(pl.col("kind").is_in(WORK) & ~is_known)
+    work = counted.filter(pl.col("kind").is_in(WORK) & ~is_known).drop_nulls("call_id")
     return work.select(
         *("call_id", "process_id", "place", "stream_id"),
-        is_launch=pl.col("kind").str.ends_with("launch"),
+        is_launch=pl.col("kind").is_in(["launch", "graph_launch"]),
     )
 
 
-def with_done(vague: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
+def with_done(vague: pl.DataFrame, ends: pl.Series) -> list[pl.DataFrame]:
     """Return when each piece of undeclared work, and all before it in its stream, are done.
 
     Args:
         vague: `undeclared`.
-        ran: `call_id, end_ns` of each call's ops.
+        ends: By place, when what was submitted there ended.
 
     Returns:
-        `process_id, other_stream_id, other_place, is_launch, done_ns` (null where no op was
-        recorded), by place, for the streams with the most such work.
+        Per process and stream, of the streams with the most such work, `process_id,
+        other_stream_id, other_place, is_launch, done_ns` (null where no op was recorded), by place;
+        one empty frame first.
     """
     busiest = vague["stream_id"].value_counts(sort=True).head(MOST_STREAMS)["stream_id"]
-    some = vague.filter(pl.col("stream_id").is_in(busiest.implode()))
-    return (
-        some.join(ran.select("call_id", "end_ns"), on="call_id", how="left")
-        .sort("place")
-        .select(
-            "process_id",
-            "is_launch",
-            other_stream_id="stream_id",
-            other_place="place",
-            done_ns=pl.col("end_ns").cum_max().over("stream_id"),
-        )
-    )
+    some = vague.select(
+        "process_id", "is_launch", other_stream_id="stream_id", other_place="place"
+    ).filter(pl.col("other_stream_id").is_in(busiest.implode()))
+    some = some.with_columns(done_ns=ends.gather(some["other_place"]))
+    stream = ["other_stream_id"]
+    by = stream if some["process_id"].n_unique() <= 1 else ["process_id", *stream]
+    lanes = [some.clear(), *some.partition_by(by)]
+    return [lane.with_columns(pl.col("done_ns").cum_max()) for lane in lanes]
 
 
-def maybe_met(placed: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+def maybe_met(placed: pl.DataFrame, lanes: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Return each copy with what was submitted last before and first after it, of each stream.
 
     Args:
         placed: Copies with `copy_row, process_id, place, stream_id, direction, start_ns`.
-        others: `with_done`.
+        lanes: `with_done`.
 
     Returns:
         `copy_row, copy_place, copy_stream_id, copy_mode, other_place, other_stream_id, other_mode,
@@ -93,10 +93,9 @@ def maybe_met(placed: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """
     asking = _asking(placed)
     parts = [
-        _last_and_first(_of(asking, lane["process_id"][0]), lane.drop("process_id"))
-        for lane in others.partition_by("process_id", "other_stream_id")
+        _last_and_first(_of(asking, lane["process_id"]), lane.drop("process_id")) for lane in lanes
     ]
-    found = pl.concat([_last_and_first(asking.clear(), others.drop("process_id").clear()), *parts])
+    found = pl.concat(parts)
     to_device = placed.filter(pl.col("direction").cast(pl.String).str.ends_with("-to-device"))
     writes = pl.col("copy_row").is_in(to_device["copy_row"].implode())
     read, write = pl.lit("read", MODES), pl.lit("write", MODES)
@@ -109,8 +108,10 @@ def maybe_met(placed: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of(asking: pl.DataFrame, process: int | None) -> pl.DataFrame:
-    return asking.filter(pl.col("process_id").eq_missing(process))
+def _of(asking: pl.DataFrame, processes: pl.Series) -> pl.DataFrame:
+    """Return the copies of a lane's process, none of an empty lane's."""
+    own = pl.col("process_id").eq_missing(pl.lit(processes.first()))
+    return asking.clear() if processes.is_empty() else asking.filter(own)
 
 
 def _last_and_first(asking: pl.DataFrame, lane: pl.DataFrame) -> pl.DataFrame:

@@ -30,11 +30,24 @@ def _places(ids: pl.Series, known: pl.Series) -> pl.Series:
     first, last = known[0], known[-1]
     if last - first + 1 == known.len():
         is_there = ids.is_between(first, last)
-        places = (ids - first).cast(pl.get_index_type(), strict=False)
+        places: pl.Series = (ids - first).cast(pl.get_index_type(), strict=False)
+        if is_there.all():
+            return places
+    elif last - first < ids.len():
+        return _looked_up(ids, known)
     else:
         places = known.search_sorted(ids).clip(upper_bound=known.len() - 1)
         is_there = known.gather(places) == ids
     return pl.select(pl.when(is_there).then(places)).to_series()
+
+
+def _looked_up(ids: pl.Series, known: pl.Series) -> pl.Series:
+    """Return what `_places` does by a table of all ids from the first to the last known one."""
+    first, last, dtype = known[0], known[-1], pl.get_index_type()
+    table = pl.repeat(None, last - first + 1, dtype=dtype, eager=True)
+    table = table.scatter(known - first, pl.int_range(known.len(), dtype=dtype, eager=True))
+    place = pl.when(ids.is_between(first, last)).then((ids - first).cast(dtype, strict=False))
+    return table.gather(pl.select(place).to_series())
 
 
 def starting_inside(frame: pl.DataFrame, windows: pl.DataFrame, start: str) -> pl.DataFrame:
@@ -49,7 +62,16 @@ def starting_inside(frame: pl.DataFrame, windows: pl.DataFrame, start: str) -> p
     first = dict(windows.select("device_id", "start_ns").iter_rows())
     last = dict(windows.select("device_id", "end_ns").iter_rows())
     device = pl.col("device_id")
-    after = pl.col(start) >= device.replace_strict(first, default=None, return_dtype=pl.Int64)
-    before = pl.col(start) < device.replace_strict(last, default=None, return_dtype=pl.Int64)
+    first_ns = device.replace_strict(first, default=None, return_dtype=pl.Int64)
+    last_ns = device.replace_strict(last, default=None, return_dtype=pl.Int64)
     has_window = device.is_in(list(first), nulls_equal=True)
-    return frame.filter(has_window & after.fill_null(value=True) & before.fill_null(value=True))
+
+    def is_inside(earliest: str, latest: str) -> pl.Expr:
+        after, before = pl.col(earliest) >= first_ns, pl.col(latest) < last_ns
+        return has_window & after.fill_null(value=True) & before.fill_null(value=True)
+
+    starts = pl.col(start)
+    reach = frame.group_by("device_id").agg(earliest=starts.min(), latest=starts.max())
+    if reach.select(is_inside("earliest", "latest").all()).item():
+        return frame
+    return frame.filter(is_inside(start, start))

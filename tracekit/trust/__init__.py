@@ -26,9 +26,9 @@ EVERY_PART = frozenset({"busy", "idle"})
 # The columns that checks may read: a stored run need not be loaded whole for them.
 _COLUMNS = {
     "ops": "kind process_id device_id stream_id start_ns end_ns call_id correlation_id "
-    "graph_launch_id",
+    "graph_launch_id graph_exec_id",
     "calls": "call_id process_id thread_id name kind start_ns end_ns correlation_id stream_id "
-    "event_key",
+    "event_key graph_exec_key",
     "copies": "call_id op_id process_id direction",
     "waits": "wait_call_id record_call_id pending_end_ns",
     "ranges": "kind process_id start_ns end_ns",

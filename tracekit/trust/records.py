@@ -25,6 +25,7 @@ _LOSSES = {
     "rocpd.negative-durations": _Loss(("ops", "calls", "ranges")),
     "rocpd.rows-without-time": _Loss(("ops", "calls", "ranges")),
     "rocpd.text-undecodable": _Loss(misses_work=False),
+    "kineto.sync-calls-lost": _Loss(("calls",), misses_work=False),
 }
 # Ops without a device have a mark of their own; a dispatch that is twice in the file is kept once,
 # so that nothing is missing.

@@ -57,9 +57,10 @@ def matched_ops(ops: pl.DataFrame, streams: pl.DataFrame, messages: pl.DataFrame
 
 
 def _collectives(ops: pl.DataFrame, streams: pl.DataFrame, messages: pl.DataFrame) -> pl.DataFrame:
-    kernels = ops.filter(pl.col("kind") == "kernel")
-    by_name = collective_sorts(kernels["name"])
+    names = ops["name"].unique()
+    named = pl.col("name").is_in(names.filter(collective_sorts(names).is_not_null()).implode())
     told = pl.col("op_id").is_in(messages["op_id"].implode())
+    kernels = ops.filter(pl.col("kind") == "kernel", named.fill_null(value=False) | told)
     recorded = messages.drop("process_id", "communicator").unique("op_id", keep="first")
     found = (
         kernels.select(
@@ -70,9 +71,8 @@ def _collectives(ops: pl.DataFrame, streams: pl.DataFrame, messages: pl.DataFram
             "start_ns",
             "end_ns",
             pl.col("name").cast(pl.String),
-            by_name.alias("sort"),
+            collective_sorts(kernels["name"]).alias("sort"),
         )
-        .filter(pl.col("sort").is_not_null() | told)
         .join(recorded, on="op_id", how="left")
         .join(streams.select("stream_id", "handle"), on="stream_id", how="left")
     )

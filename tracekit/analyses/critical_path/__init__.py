@@ -6,9 +6,10 @@ from tracekit.analyses import Analysis
 from tracekit.analyses.critical_path.links import SEGMENT_KINDS, linked
 from tracekit.analyses.critical_path.walk import last_ops, segments
 from tracekit.cycles import cycles, cycles_inside
-from tracekit.idle_time.blocking import blocking_calls
+from tracekit.idle_time.blocking import blocking_calls, with_unknown
 from tracekit.idle_time.gaps import submitted_ops
 from tracekit.idle_time.under import range_steps
+from tracekit.idle_time.unseen import unseen
 from tracekit.intervals import intersect, subtract
 from tracekit.tables import Column, Table, enum_column, id_column, text_column
 from tracekit.tables.notes import Note, Severity
@@ -59,6 +60,7 @@ def critical_path(
     calls: pl.DataFrame,
     copies: pl.DataFrame,
     waits: pl.DataFrame,
+    marks: pl.DataFrame,
     windows: pl.DataFrame,
 ) -> pl.DataFrame:
     """Return what the critical paths of the steps consist of, by kind of step.
@@ -81,6 +83,7 @@ def critical_path(
         calls: The `calls` table.
         copies: The `copies` table.
         waits: The `waits` table.
+        marks: The `marks` table, for waits whose call is lost.
         windows: The row without a device is the host's; steps wholly inside count.
 
     Returns:
@@ -91,12 +94,13 @@ def critical_path(
     analysis for the execution of parallel and distributed programs" (ICDCS 1988).
 
     Cannot tell dependencies that a trace does not record: waits on ROCm in Kineto files, hand-overs
-    between host threads, implicit rules of the null stream. Time between an op and what held it
+    between host threads, implicit rules of the null stream. Unknown is what lies behind a call that
+    is lost, or whose op is, and may have held the host. Time between an op and what held it
     that is too long to be dispatch (0.1 ms), or in which an event wait of which the trace says
     nothing may have held it, is unknown. Shortening what is on the path need not
     shorten the step by as much: another chain may be almost as long.
     """
-    paths, found = step_paths(ranges, ops, calls, copies, waits, windows)
+    paths, found = step_paths(ranges, ops, calls, copies, waits, marks, windows)
     if paths.is_empty():
         return CRITICAL_PATH.empty()
     return CRITICAL_PATH.conform(_by_kind(paths, found))
@@ -143,6 +147,7 @@ def step_paths(
     calls: pl.DataFrame,
     copies: pl.DataFrame,
     waits: pl.DataFrame,
+    marks: pl.DataFrame,
     windows: pl.DataFrame,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the paths, one per step and device it gave work, and their segments.
@@ -155,10 +160,13 @@ def step_paths(
     """
     submitted = submitted_ops(ops, calls)
     steps = _steps(cycles(ranges, ops, calls), submitted, windows)
-    blockers = blocking_calls(calls, copies, submitted)
-    links = linked(submitted, ops, calls, waits, blockers)
-    paths = last_ops(steps, links)
-    found = segments(paths, links, calls)
+    missing = unseen(ops, calls, marks, ranges)
+    blockers = with_unknown(blocking_calls(ops, calls, copies), calls, missing)
+    nodes = linked(submitted, calls, waits)
+    del submitted
+    paths = last_ops(steps, nodes)
+    found = segments(paths, nodes, calls, waits, blockers)
+    del nodes
     on_host = found["kind"] == "host-other"
     host = found.filter(on_host)
     named = range_steps(ranges if host.height else ranges.clear())
@@ -175,8 +183,9 @@ def step_paths(
 def _steps(found: pl.DataFrame, submitted: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
     """Return the steps by number with their `step_kind`; a process without any is one step."""
     named = _named(found)
+    marked = found["process_id"].unique().implode()
     whole = (
-        submitted.join(found, on="process_id", how="anti", nulls_equal=True)
+        submitted.filter(~pl.col("process_id").is_in(marked, nulls_equal=True))
         .group_by("process_id", maintain_order=True)
         .agg(
             start_ns=pl.min_horizontal("call_start_ns", "start_ns").min(),

@@ -1,75 +1,107 @@
-"""The ops in order of their lanes, and the op before each."""
+"""The ops in order of time, their lanes, and the op before each."""
 
 import polars as pl
 
-from tracekit.intervals.places import run_ids
+from tracekit.intervals.places import group_base
 from tracekit.tables.rows import rows_of
 
 _START, _END = pl.col("start_ns"), pl.col("end_ns")
+# Rows are wide while a running maximum is taken of them: so many at a time, or one group.
+_ROWS_AT_ONCE = 500_000
 
 
-def nodes_of(submitted: pl.DataFrame, ops: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the ops by lane, then start, end and id; `rank` is their place in the latter."""
-    described = ops.select("op_id", "kind", "name", "queue_id", "graph_launch_id")
+def nodes_of(submitted: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops by start, end and id, so that a row's number is its rank in time.
+
+    Returns:
+        The columns of `submitted`, `thread_id` of the call, and `lane_stream`: the stream of the
+        op, of a graph's op the one that the graph was launched on.
+    """
     called = calls.select("call_id", "thread_id", launch_stream="stream_id")
-    stream = pl.coalesce(
-        pl.when(pl.col("graph_launch_id").is_not_null()).then("launch_stream"), "stream_id"
-    )
-    no_stream = pl.col("lane_stream").is_null()
-    nodes = (
-        submitted.hstack(rows_of(submitted["call_id"], called, "call_id"))
-        .join(described, on="op_id", how="left")
-        .with_columns(lane_stream=stream)
-        .sort("start_ns", "end_ns", "op_id")
-        .with_row_index("rank")
-        .with_columns(pl.col("rank").cast(pl.Int64), lane_queue=pl.when(no_stream).then("queue_id"))
-        .with_columns(alone=pl.when(no_stream & pl.col("lane_queue").is_null()).then("rank"))
-    )
-    lane = ["process_id", "device_id", "lane_stream", "lane_queue", "alone"]
-    ordered = nodes.sort(*lane, "rank")
+    nodes = submitted if _is_ranked(submitted) else submitted.sort("start_ns", "end_ns", "op_id")
+    launched_on = pl.when(pl.col("graph_launch_id").is_not_null()).then("launch_stream")
     return (
-        ordered.with_columns(run_ids(ordered, lane).cast(pl.Int64).alias("lane"))
-        .with_row_index("at")
-        .with_columns(pl.col("at").cast(pl.Int64))
-        .drop("lane_queue", "alone")
+        nodes.hstack(rows_of(nodes["call_id"], called, "call_id"))
+        .with_columns(lane_stream=pl.coalesce(launched_on, "stream_id"))
+        .drop("launch_stream")
     )
+
+
+def _is_ranked(submitted: pl.DataFrame) -> bool:
+    """Return whether ops that are ordered by start are so by end and id, too."""
+    is_tie = _START.shift(1) == _START
+    end, before = _END, _END.shift(1)
+    is_wrong = (end < before) | ((end == before) & (pl.col("op_id") < pl.col("op_id").shift(1)))
+    return not submitted.select((is_tie & is_wrong).any()).item()
 
 
 def in_order(nodes: pl.DataFrame) -> pl.DataFrame:
     """Return `order_at`, the op that ends last of those before each in its lane or graph launch.
 
-    Of one that still runs when the op starts only the time until then counts, and the last of these
-    that started. `is_within`: not the first op of its graph launch on its device.
+    Of one that still runs when the op starts only the time until then counts (`order_ns`), and the
+    last of these that started. `is_within`: not the first op of its graph launch on its device.
     """
-    launch = ["device_id", "graph_launch_id"]
-    own = _latest_before(nodes, ["lane"])
-    launched = nodes.drop_nulls("graph_launch_id").sort(*launch, "rank")
-    inner = _latest_before(launched, launch).drop_nulls("order_at")
-    by_row = nodes.select("at").join(inner, on="at", how="left", maintain_order="left")
-    is_within = by_row["order_at"].is_not_null()
-    return pl.DataFrame(
-        {
-            "order_at": by_row["order_at"].fill_null(own["order_at"]),
-            "order_ns": by_row["order_ns"].fill_null(own["order_ns"]),
-            "is_within": is_within,
-        }
+    queue = pl.when(pl.col("lane_stream").is_null()).then("queue_id")
+    lanes = nodes.select("process_id", "device_id", "lane_stream", lane_queue=queue)
+    has_lane = pl.col("lane_stream").is_not_null() | pl.col("lane_queue").is_not_null()
+    own = _latest_before(nodes, lanes.with_row_index("at").filter(has_lane))
+    launches = nodes.select("device_id", "graph_launch_id").with_row_index("at")
+    inner = _latest_before(nodes, launches.drop_nulls("graph_launch_id")).drop_nulls("order_at")
+
+    def of_nodes(name: str) -> pl.Series:
+        unknown = pl.repeat(None, nodes.height, dtype=own.schema[name], eager=True)
+        return unknown.scatter(own["at"], own[name]).scatter(inner["at"], inner[name]).alias(name)
+
+    is_within = pl.repeat(value=False, n=nodes.height, eager=True).scatter(inner["at"], True)
+    return pl.DataFrame([of_nodes("order_at"), of_nodes("order_ns"), is_within.alias("is_within")])
+
+
+def _telling(keys: pl.DataFrame) -> list[str]:
+    """Return the columns without those that are the same in all rows, but at least one."""
+    is_same = keys.select(pl.all().eq_missing(pl.all().first()).all()).row(0)
+    telling = [name for name, same in zip(keys.columns, is_same, strict=True) if not same]
+    return telling or keys.columns[:1]
+
+
+def _latest_before(nodes: pl.DataFrame, grouped: pl.DataFrame) -> pl.DataFrame:
+    """Return `at, order_at, order_ns`: what ends last before each op of a group.
+
+    Args:
+        nodes: `start_ns, end_ns`.
+        grouped: `at`, rows of `nodes` in order, and the columns that tell groups apart.
+    """
+    by = _telling(grouped.drop("at"))
+    rows = (
+        grouped.group_by(by).agg("at").with_row_index("group").select("group", "at").explode("at")
     )
+    begins = pl.col("group") != pl.col("group").shift(1, fill_value=-1)
+    part = pl.when(begins).then(pl.int_range(pl.len()) // _ROWS_AT_ONCE).forward_fill()
+    parts = rows.with_columns(part=part).partition_by("part", include_key=False) or [rows]
+    return pl.concat([_latest_of(some, nodes) for some in parts])
 
 
-def _latest_before(ordered: pl.DataFrame, group: list[str]) -> pl.DataFrame:
-    """Return `at, order_at, order_ns` of each row of frames ordered by group and rank."""
-    latest = pl.when(pl.col("reach") == _END).then("at").forward_fill().over(group)
-    last, last_ns = pl.col("at").shift(1).over(group), _END.shift(1).over(group)
-    reach = pl.col("reach").shift(1).over(group)
+def _latest_of(rows: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
+    """Return what `_latest_before` does, of whole groups: `group, at`, group by group."""
+    low, high = nodes.select(_START.min().fill_null(0), _END.max().fill_null(0)).row(0)
+    is_same = pl.col("group") == pl.col("group").shift(1)
+    # Places of a group lie beyond those of all groups before it: one running maximum serves all.
+    reach, place = pl.col("reach"), pl.col("base") + _END
+    latest = pl.when(reach == place).then("at").forward_fill().shift(1)
+    is_running = _END.shift(1) > _START
     return (
-        ordered.select(*group, "at", "start_ns", "end_ns")
-        .with_columns(reach=_END.cum_max().over(group))
-        .with_columns(latest=latest)
+        rows.with_columns(
+            group_base(rows["group"], low, high).alias("base"),
+            nodes["start_ns"].gather(rows["at"]),
+            nodes["end_ns"].gather(rows["at"]),
+        )
+        .with_columns(reach=place.cum_max())
         .select(
             "at",
-            order_at=pl.when(last_ns > _START)
-            .then(last)
-            .otherwise(pl.col("latest").shift(1).over(group)),
-            order_ns=pl.min_horizontal(reach, pl.when(reach.is_not_null()).then("start_ns")),
+            order_at=pl.when(is_same).then(
+                pl.when(is_running).then(pl.col("at").shift(1)).otherwise(latest)
+            ),
+            order_ns=pl.when(is_same).then(
+                pl.min_horizontal((reach.shift(1) - pl.col("base")).cast(pl.Int64), "start_ns")
+            ),
         )
     )

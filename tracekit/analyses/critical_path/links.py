@@ -7,7 +7,13 @@ on the host's thread to the last blocking call that device work released, and on
 
 import polars as pl
 
-from tracekit.analyses.critical_path.behind import behind_host, behind_wait, may_hide_wait
+from tracekit.analyses.critical_path.behind import (
+    NO_LINK,
+    Released,
+    behind_host,
+    behind_wait,
+    may_hide_wait,
+)
 from tracekit.analyses.critical_path.lanes import in_order, nodes_of
 from tracekit.idle_time.pieces import HAND_OVER_LIMIT_NS
 from tracekit.tables.rows import rows_of
@@ -29,84 +35,75 @@ SEGMENT = pl.Enum(SEGMENT_KINDS)
 _START = pl.col("start_ns")
 
 
-def linked(
-    submitted: pl.DataFrame,
-    ops: pl.DataFrame,
-    calls: pl.DataFrame,
-    waits: pl.DataFrame,
-    blockers: pl.DataFrame,
-) -> pl.DataFrame:
-    """Return the ops, each with the link to what it waited for, ordered by chain and start.
+BOUND_BY = pl.Enum(["order", "wait", "call"])
+# In place of the row that a link leads to: the host was what held the op.
+TO_HOST = -2
+
+
+def linked(submitted: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame) -> pl.DataFrame:
+    """Return the ops by rank, each with what on the device it may have waited for.
 
     A lane is a stream, or a queue where the format has no streams; a graph's ops are in the lane it
-    was launched on, and an op with neither is a lane of its own. Every link leads to an op of lower
-    `rank`: one that started earlier, or as early and is before it by end and id. In a chain each
-    op's link leads to the row before it; several ops may have waited for one, and one of them only
-    is in its chain.
+    was launched on, and an op with neither waits for none by order.
 
     Args:
         submitted: `idle_time.gaps.submitted_ops`.
-        ops: `op_id, kind, name, queue_id, graph_launch_id`.
         calls: The `calls` table.
         waits: The `waits` table.
-        blockers: `idle_time.blocking.blocking_calls`.
 
     Returns:
-        The op: `op_id, rank, chain, process_id, device_id, call_id, call_start_ns, launch_name,
-        thread_id, start_ns, end_ns, kind, name`. Its link: `pred` (row of the op it leads to; null
-        where the evidence ends), `until_ns` (from where back that op is on the path), `gap_kind`
-        from `gap_ns` to the op's start, and for a submission `host_ns` (when the host had done it),
-        `blocking_call_id` and `blocked_ns` (when that call returned).
+        `lanes.nodes_of`, ordered by start, end and id; `order_at` and `order_ns`, `is_within`, of
+        `lanes.in_order`; `wait_at` and `wait_ns` of `behind.behind_wait`. Rows are those of the
+        frame, and lead back.
     """
-    nodes = nodes_of(submitted, ops, calls)
-    nodes = nodes.hstack(behind_wait(nodes, calls, waits)).hstack(in_order(nodes))
-    nodes = nodes.with_columns(*_submission()).with_columns(_binding())
-    nodes = nodes.hstack(behind_host(nodes, blockers))
-    nodes = nodes.with_columns(
+    nodes = nodes_of(submitted, calls)
+    return pl.concat([nodes, in_order(nodes), behind_wait(nodes, calls, waits)], how="horizontal")
+
+
+def links_back(nodes: pl.DataFrame) -> pl.Series:
+    """Return the row that each op's link leads to, or `NO_LINK`, or `TO_HOST`."""
+    to_host = pl.lit(TO_HOST, pl.Int64)
+    return (
+        nodes.lazy()
+        .with_columns(*_submission())
+        .with_columns(_binding())
+        .select(_of_binding("order_at", "wait_at", to_host).fill_null(NO_LINK).alias("link"))
+        .collect()
+        .to_series()
+    )
+
+
+def explained(
+    rows: pl.DataFrame,
+    nodes: pl.DataFrame,
+    calls: pl.DataFrame,
+    waits: pl.DataFrame,
+    released: Released,
+) -> pl.DataFrame:
+    """Return ops with what their links are.
+
+    Args:
+        rows: Rows of `nodes` with `blocker`, the row of `released.calls` that their link leads to,
+            null where it leads to none.
+        nodes: `linked`.
+        calls: The `calls` table.
+        waits: The `waits` table.
+        released: `behind.released_calls`.
+
+    Returns:
+        `rows` with `until_ns` (from where back the op that the link leads to is on the path),
+        `gap_kind` from `gap_ns` to the op's start, `launch_name`, and for a submission `host_ns`
+        (when the host had done it), `blocking_call_id` and `blocked_ns` (when that call returned).
+    """
+    rows = rows.with_columns(*_submission()).with_columns(_binding())
+    rows = rows.hstack(behind_host(rows, released))
+    rows = rows.with_columns(
         _of_binding("order_ns", "wait_ns", "host_ns").alias("gap_ns"),
-    )
-    nodes = nodes.with_columns(may_hide_wait(nodes, calls, waits))
-    names = rows_of(nodes["call_id"], calls.select("call_id", launch_name="name"), "call_id")
-    links = nodes.hstack(names).select(
-        "op_id",
-        "rank",
-        "process_id",
-        "device_id",
-        "call_id",
-        "call_start_ns",
-        "launch_name",
-        "thread_id",
-        "start_ns",
-        "end_ns",
-        "kind",
-        "name",
-        _of_binding("order_at", "wait_at", "host_at").alias("pred"),
         _of_binding("order_ns", "wait_ns", "host_until_ns").alias("until_ns"),
-        "gap_ns",
-        _gap_kind().alias("gap_kind"),
-        "blocking_call_id",
-        "blocked_ns",
-        host_ns=pl.when(pl.col("bound_by") == "call").then("host_ns"),
     )
-    return _chained(links)
-
-
-def _chained(links: pl.DataFrame) -> pl.DataFrame:
-    """Return links ordered by chain, numbered in `chain`; found by pointer jumping."""
-    rows = pl.int_range(links.height, dtype=pl.Int64, eager=True)
-    linked_rows = links["pred"].is_not_null().arg_true()
-    heirs = pl.repeat(None, links.height, dtype=pl.Int64, eager=True)
-    heirs = heirs.scatter(links["pred"].gather(linked_rows), rows.gather(linked_rows))
-    follows = (heirs.gather(links["pred"]) == rows).fill_null(value=False)
-    heads = pl.select(pl.when(follows).then(links["pred"]).otherwise(rows)).to_series()
-    while not (further := heads.gather(heads)).equals(heads):
-        heads = further
-    by_chain = links.select("rank").with_columns(heads.alias("head"))
-    order = by_chain.select(pl.arg_sort_by("head", "rank")).to_series()
-    places = pl.zeros(links.height, dtype=pl.Int64, eager=True).scatter(order, rows)
-    return links.select(pl.all().gather(order)).with_columns(
-        heads.gather(order).rle_id().cast(pl.Int64).alias("chain"),
-        pred=places.gather(links["pred"].gather(order)),
+    names = rows_of(rows["call_id"], calls.select("call_id", launch_name="name"), "call_id")
+    return rows.hstack([*names, may_hide_wait(rows, nodes, calls, waits)]).with_columns(
+        _gap_kind().alias("gap_kind"), host_ns=pl.when(pl.col("bound_by") == "call").then("host_ns")
     )
 
 
@@ -129,18 +126,22 @@ def _submission() -> list[pl.Expr]:
 def _binding() -> pl.Expr:
     """What held each op last; of equals the stream, then the wait. Null: nothing is known."""
     last = pl.max_horizontal("order_ns", "wait_ns", "call_ns")
+
+    def bound(name: str) -> pl.Expr:
+        return pl.lit(name, BOUND_BY)
+
     return (
         pl.when(pl.col("order_ns") == last)
-        .then(pl.lit("order"))
+        .then(bound("order"))
         .when(pl.col("wait_ns") == last)
-        .then(pl.lit("wait"))
+        .then(bound("wait"))
         .when(pl.col("call_ns") == last)
-        .then(pl.lit("call"))
+        .then(bound("call"))
         .alias("bound_by")
     )
 
 
-def _of_binding(order: str, wait: str, call: str) -> pl.Expr:
+def _of_binding(order: str, wait: str, call: str | pl.Expr) -> pl.Expr:
     by = pl.col("bound_by")
     return (
         pl.when(by == "order")

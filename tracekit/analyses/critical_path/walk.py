@@ -1,11 +1,32 @@
-"""The critical paths of all steps at once: from each step's last op back along the links."""
+"""The critical paths of all steps: from each step's last op back along the links."""
 
+from array import array
+
+import numpy as np
 import polars as pl
 
-from tracekit.analyses.critical_path.links import SEGMENT
-from tracekit.intervals.places import group_base
+from tracekit.analyses.critical_path.behind import Released, released_calls
+from tracekit.analyses.critical_path.links import SEGMENT, TO_HOST, explained, links_back
+from tracekit.intervals.matching import nearest
 
+# Ops that are placed in steps at a time: rows are wide until each step has its last one.
+_OPS_AT_ONCE = 500_000
 _THREAD = ["process_id", "thread_id"]
+_EXPLAINED = [
+    *_THREAD,
+    "device_id",
+    "kind",
+    "name",
+    "call_id",
+    "start_ns",
+    "end_ns",
+    "call_start_ns",
+    "call_end_ns",
+    "order_ns",
+    "wait_ns",
+    "is_within",
+    "is_queued_before",
+]
 SEGMENTS = pl.Schema(
     {
         "path": pl.Int64(),
@@ -19,7 +40,7 @@ SEGMENTS = pl.Schema(
 )
 
 
-def last_ops(steps: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
+def last_ops(steps: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     """Return the op that ends last, of those each step submitted, on each device.
 
     An op is of the step in which its call began: the step of the call's own thread if that thread
@@ -29,73 +50,90 @@ def last_ops(steps: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
     Args:
         steps: `step_row, process_id, thread_id, start_ns, end_ns`, and whatever is to be kept; the
             thread is null for a step of the whole process.
-        links: `linked`.
+        nodes: `links.linked`.
 
     Returns:
-        `steps`' columns without `end_ns`, then `device_id, at` (row of `links`) and `path_end_ns`;
-        steps without ops are not there.
+        `steps`' columns without `thread_id` and `end_ns`, then `device_id, at` (row of `nodes`) and
+        `path_end_ns`, by the latter; steps without ops are not there.
     """
     called = pl.col("call_start_ns").is_not_null()
-    moments = (
-        links.with_row_index("at")
-        .filter(called | ~called.any().over("process_id"))
-        .select(
-            *_THREAD,
-            pl.col("at").cast(pl.Int64),
-            "device_id",
-            "rank",
-            moment=pl.coalesce("call_start_ns", "start_ns"),
-            path_end_ns="end_ns",
-        )
-        .sort("moment")
+    callers = nodes.select(pl.col("process_id").filter(called).unique()).to_series().implode()
+    moments = nodes.select(
+        *_THREAD,
+        "device_id",
+        at=pl.int_range(pl.len(), dtype=pl.get_index_type()),
+        moment=pl.coalesce("call_start_ns", "start_ns"),
+        path_end_ns="end_ns",
+        counts=called | ~pl.col("process_id").is_in(callers, nulls_equal=True),
     )
-    ordered = steps.sort("start_ns")
-    threads = steps.select(_THREAD).drop_nulls().unique()
-    own = moments.join(threads, on=_THREAD, how="semi", maintain_order="left")
-    others = moments.join(threads, on=_THREAD, how="anti", maintain_order="left")
+    begun = steps.select("step_row", *_THREAD, begin_ns="start_ns", until_ns="end_ns")
+    begun = begun.sort("begin_ns")
+    last = [_last_of_steps(some, begun) for some in moments.iter_slices(_OPS_AT_ONCE)]
+    none = _last_of_steps(moments.clear(), begun)
+    found = _latest(pl.concat([none, *last]))
+    return steps.drop("thread_id", "end_ns").join(found, on="step_row").sort("path_end_ns", "at")
+
+
+def _last_of_steps(moments: pl.DataFrame, begun: pl.DataFrame) -> pl.DataFrame:
+    """Return `step_row, device_id, at, path_end_ns`: the last of some ops in each step."""
+    counted = moments.filter("counts").drop("counts").sort("moment")
+    threads = begun.select(_THREAD).drop_nulls().unique()
+    own = counted.join(threads, on=_THREAD, how="semi", maintain_order="left")
+    others = counted.join(threads, on=_THREAD, how="anti", maintain_order="left")
     found = [
-        _last_begun(own, ordered, _THREAD).drop("thread_id"),
-        _last_begun(others.drop("thread_id"), ordered.drop("thread_id"), ["process_id"]),
+        _last_begun(own, begun, _THREAD),
+        _last_begun(others.drop("thread_id"), begun.drop("thread_id"), ["process_id"]),
     ]
-    return (
-        pl.concat(found, how="diagonal")
-        .filter(pl.col("moment") < pl.col("end_ns"), pl.col("path_end_ns") > pl.col("start_ns"))
-        .sort("path_end_ns", "rank")
-        .unique(["step_row", "device_id"], keep="last", maintain_order=True)
-        .drop("moment", "rank", "end_ns")
+    return _latest(pl.concat(found).filter(pl.col("path_end_ns") > pl.col("begin_ns")))
+
+
+def _latest(inside: pl.DataFrame) -> pl.DataFrame:
+    """Return the op that ends last per step and device; of equal ones the last."""
+    end = pl.col("path_end_ns")
+    return inside.group_by("step_row", "device_id").agg(
+        pl.col("at").filter(end == end.max()).max(), end.max()
     )
 
 
-def _last_begun(moments: pl.DataFrame, steps: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    return moments.join_asof(
-        steps,
-        left_on="moment",
-        right_on="start_ns",
-        by=by,
-        coalesce=False,
-        check_sortedness=False,
+def _last_begun(moments: pl.DataFrame, begun: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Return the moments that lie in a step, with its row and begin; of several the last begun."""
+    found = nearest(moments, begun, left_on="moment", right_on="begin_ns", by=by)
+    return found.filter(pl.col("moment") < pl.col("until_ns")).select(
+        "at", "device_id", "path_end_ns", "step_row", "begin_ns"
     )
 
 
-def segments(paths: pl.DataFrame, links: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+def segments(
+    paths: pl.DataFrame,
+    nodes: pl.DataFrame,
+    calls: pl.DataFrame,
+    waits: pl.DataFrame,
+    blockers: pl.DataFrame,
+) -> pl.DataFrame:
     """Return what each path consists of, every nanosecond from its start to its end once.
 
     Args:
         paths: `start_ns, path_end_ns, at`; a path's number is its row.
-        links: `linked`.
-        calls: `call_id, name`.
+        nodes: `links.linked`.
+        calls: The `calls` table.
+        waits: The `waits` table.
+        blockers: `idle_time.blocking.with_unknown`.
 
     Returns:
         `SEGMENTS`, in no order. Host time is one segment of kind `host-other` per submission, with
         its process and thread.
 
-    Cost: a round over all paths together for each time that a path changes chains, which is about
-    as often as an op was not the only one to wait for another; then rows for the ops on the paths.
+    Cost: a step per op on the paths, and rows for these; what stands behind the others is not
+    looked at.
     """
-    on_path = _visited(paths, links)
-    rows = links.select(pl.all().gather(on_path["at"])).with_columns(
-        path=on_path["path"],
-        op_until_ns=on_path["until_ns"],
+    released = released_calls(nodes, blockers)
+    on_path = _visited(paths, nodes, released)
+    rows = nodes.select(pl.col(_EXPLAINED).gather(on_path["at"])).hstack(on_path.drop("at"))
+    path = pl.col("path")
+    rows = explained(rows, nodes, calls, waits, released).with_columns(
+        op_until_ns=pl.when(path == path.shift(1))
+        .then(pl.col("until_ns").shift(1))
+        .otherwise(paths["path_end_ns"].gather(on_path["path"])),
         from_ns=paths["start_ns"].gather(on_path["path"]),
     )
     text = pl.col("name").cast(pl.String)
@@ -108,7 +146,8 @@ def segments(paths: pl.DataFrame, links: pl.DataFrame, calls: pl.DataFrame) -> p
         how="left",
     )
     on_host = rows.drop_nulls("host_ns")
-    last = rows.filter(pl.col("pred").is_null() & pl.col("until_ns").is_not_null())
+    # Where the evidence ends. What an op before the path's start had waited for is cut off anyway.
+    last = rows.filter((path != path.shift(-1)).fill_null(value=True)).drop_nulls("until_ns")
     return pl.concat(
         [
             _part(
@@ -150,52 +189,31 @@ def _part(
     )
 
 
-def _visited(paths: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    """Return `path, at, until_ns`: the ops on each path and until when each is on it."""
-    start = pl.col("start_ns")
-    low, high = links.select(low=start.min().fill_null(0), high=start.max().fill_null(0)).row(0)
-    base = group_base(links["chain"], low - 1, high)
-    places = base + links["start_ns"]
-    rows = pl.int_range(links.height, dtype=pl.Int64, eager=True)
-    is_head = links["chain"].ne_missing(links["chain"].shift(1))
-    heads = pl.select(pl.when(is_head).then(rows).forward_fill()).to_series()
-    active = paths.select(
-        "at",
-        path=pl.int_range(pl.len(), dtype=pl.Int64),
-        until_ns="path_end_ns",
-        from_ns="start_ns",
-    )
-    runs = [active.clear().with_columns(low="at")]
-    while active.height:
-        at = active["at"]
-        begin = active["from_ns"].clip(low - 1, high)
-        # The last op of the chain that had started when the step began ends the run.
-        begun = places.search_sorted(base.gather(at) + begin, side="right").cast(pl.Int64) - 1
-        lowest = active.select(
-            pl.min_horizontal("at", pl.max_horizontal(heads.gather(at), begun)).alias("low")
-        ).to_series()
-        runs.append(active.with_columns(lowest))
-        active = (
-            active.with_columns(
-                at=links["pred"].gather(lowest),
-                until_ns=links["until_ns"].gather(lowest),
-                began=links["start_ns"].gather(lowest),
-            )
-            .filter(
-                pl.col("at").is_not_null(),
-                pl.col("began") > pl.col("from_ns"),
-            )
-            .drop("began")
-        )
-    return _expanded(pl.concat(runs), links)
+def _visited(paths: pl.DataFrame, nodes: pl.DataFrame, released: Released) -> pl.DataFrame:
+    """Return `path, at, blocker`: the ops on each path, last first, and the call behind each.
 
-
-def _expanded(runs: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
-    """Return one row per op of each run; an op is on the path until its successor's link says."""
-    ops = runs.with_columns(op=pl.int_ranges("low", pl.col("at") + 1)).explode("op")
-    beyond = links["until_ns"].shift(-1).gather(ops["op"])
-    return ops.with_columns(beyond=beyond).select(
-        "path",
-        at="op",
-        until_ns=pl.when(pl.col("op") == pl.col("at")).then("until_ns").otherwise("beyond"),
+    `blocker` is a row of `released.calls`, null where the link does not lead over one.
+    """
+    link = links_back(nodes).to_numpy().data
+    asked = nodes.select("process_id", "thread_id", "call_start_ns", "start_ns")
+    # A path ends with its first op that had started when the step began: they are in that order.
+    stops = nodes["start_ns"].search_sorted(paths["start_ns"], side="right")
+    rows, ends, blockers = array("q"), array("q", [0]), {}
+    for last, stop in zip(paths["at"], stops, strict=True):
+        at = last
+        while at >= 0:
+            rows.append(at)
+            before = link[at] if at >= stop else -1
+            if before == TO_HOST:
+                blocker, before = released.behind(*asked.row(at))
+                blockers[len(rows) - 1] = blocker
+            at = before
+        ends.append(len(rows))
+    unknown = pl.repeat(None, len(rows), dtype=pl.get_index_type(), eager=True)
+    return pl.DataFrame(
+        {
+            "path": np.repeat(np.arange(paths.height), np.diff(ends)),
+            "at": np.array(rows, dtype=np.int64),
+            "blocker": unknown.scatter(list(blockers), list(blockers.values())),
+        }
     )

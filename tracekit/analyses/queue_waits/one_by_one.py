@@ -9,6 +9,7 @@ import polars as pl
 from tracekit.analyses.queue_waits.pending import EDGE_NS, Lanes
 from tracekit.analyses.queue_waits.sides import LATE, WITH, is_held, sides, step_of
 from tracekit.api_calls import BLOCKING_KINDS
+from tracekit.intervals import union
 from tracekit.tables.rows import rows_of, starting_inside
 
 Int64s = npt.NDArray[np.int64]
@@ -55,11 +56,9 @@ def one_by_one(
         `device_id`, `lane_id`, `chain` (of both names), `place` (class of length), `cycle`, `side`,
         `cadence_ns`, `kernel_ns` (of the kernel before).
     """
-    rows = starting_inside(_pairs(ops, calls, lanes), windows, "start_ns")
+    rows = starting_inside(_pairs(ops, calls, spells, lanes), windows, "start_ns")
     rows = rows.with_columns(sides(rows, spells))
-    is_late = (pl.col("asked_ns") + EDGE_NS > pl.col("begun_ns")).fill_null(value=True)
-    # The host may have been late without a wait too: of that nothing is said.
-    rows = rows.filter(~is_held(rows, spells), ~is_late | (pl.col("side") == WITH))
+    rows = rows.filter(~is_held(rows, spells), ~pl.col("is_late") | (pl.col("side") == WITH))
     rows = rows.with_columns(_cycles(rows, calls, ranges, spells, lanes))
     length = pl.col("kernel_ns").clip(1).log() / math.log1p(CLASS_WIDTH)
     return rows.with_columns(kernel_ns=pl.col("before_end_ns") - pl.col("before_ns")).select(
@@ -68,13 +67,19 @@ def one_by_one(
         "cycle",
         "kernel_ns",
         place=length.cast(pl.UInt32),
-        side=pl.when(is_late).then(pl.lit(LATE, pl.Int8)).otherwise("side"),
+        side=pl.when("is_late").then(pl.lit(LATE, pl.Int8)).otherwise("side"),
         cadence_ns=pl.col("start_ns") - pl.col("before_ns"),
     )
 
 
-def _pairs(ops: pl.DataFrame, calls: pl.DataFrame, lanes: Lanes) -> pl.DataFrame:
-    """Return the kernels launched one by one that follow another such kernel of their stream."""
+def _pairs(
+    ops: pl.DataFrame, calls: pl.DataFrame, spells: pl.DataFrame, lanes: Lanes
+) -> pl.DataFrame:
+    """Return the kernels launched one by one that follow another such kernel of their stream.
+
+    Of those that the host was late with only what may have had a wait pending: the host may be late
+    without a wait too, and of that nothing is said.
+    """
     called = rows_of(ops["call_id"], calls.select("call_id", asked="kind"), "call_id")
     is_single = (
         ops.select((pl.col("kind") == "kernel") & pl.col("graph_launch_id").is_null()).to_series()
@@ -87,21 +92,48 @@ def _pairs(ops: pl.DataFrame, calls: pl.DataFrame, lanes: Lanes) -> pl.DataFrame
     stream = ops["stream_id"].fill_null(-1).to_numpy()
     this, before = _neighbours(placed)
     is_pair = is_single[this] & is_single[before] & (stream[this] == stream[before])
-    this, before = this[is_pair], before[is_pair]
-    rows = pl.concat([ops.select("process_id", "call_id", "start_ns"), placed], how="horizontal")
-    rows = rows[pl.Series(this, dtype=pl.Int64)]
+    rows = _timed(ops, calls, this[is_pair], before[is_pair])
+    rows = rows.filter(~pl.col("is_late") | _may_be_with(rows["begun_ns"], spells))
+    names = _name_hashes(ops["name"])
+    this, before = rows["this"].to_numpy(), rows["before"].to_numpy()
+    return pl.concat(
+        [
+            rows.drop("this", "before"),
+            ops.select(pl.col("process_id").gather(this)),
+            placed.select(pl.all().gather(this)),
+        ],
+        how="horizontal",
+    ).with_columns(chain=pl.Series(3 * names[before] + names[this], dtype=pl.UInt64))
+
+
+def _timed(ops: pl.DataFrame, calls: pl.DataFrame, this: Int64s, before: Int64s) -> pl.DataFrame:
+    """Return when the host asked for each op and when its dispatch began, behind the op before."""
     call = rows_of(
-        rows["call_id"],
+        ops["call_id"].gather(this),
         calls.select("call_id", "thread_id", called_ns="start_ns", asked_ns="end_ns"),
         "call_id",
     )
-    names = _name_hashes(ops["name"])
-    rows = pl.concat([rows, call], how="horizontal").with_columns(
-        chain=pl.Series(3 * names[before] + names[this], dtype=pl.UInt64),
-        before_ns=ops["start_ns"].gather(before),
-        before_end_ns=ops["end_ns"].gather(before),
+    is_late = (pl.col("asked_ns") + EDGE_NS > pl.col("begun_ns")).fill_null(value=True)
+    return (
+        call.with_columns(
+            ops["start_ns"].gather(this),
+            this=this,
+            before=before,
+            before_ns=ops["start_ns"].gather(before),
+            before_end_ns=ops["end_ns"].gather(before),
+        )
+        .with_columns(begun_ns=pl.min_horizontal("before_end_ns", "start_ns"))
+        .with_columns(is_late=is_late)
     )
-    return rows.with_columns(begun_ns=pl.min_horizontal("before_end_ns", "start_ns"))
+
+
+def _may_be_with(begun_ns: pl.Series, spells: pl.DataFrame) -> pl.Series:
+    """Return whether a wait was pending anywhere at each time."""
+    some = union(spells.filter("is_known"), [])
+    opened, over = (
+        some[name].search_sorted(begun_ns, side="right") for name in ("start_ns", "end_ns")
+    )
+    return opened > over
 
 
 def _neighbours(placed: pl.DataFrame) -> tuple[Int64s, Int64s]:

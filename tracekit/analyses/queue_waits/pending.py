@@ -72,10 +72,11 @@ class Lanes:
 
 def lanes_of(ops: pl.DataFrame, queues: pl.DataFrame, streams: pl.DataFrame) -> Lanes:
     """Return the lanes of a trace. Columns: those of the three tables' ids."""
-    named = ops.filter(pl.col("queue_id").is_not_null() & (pl.col("kind") != "barrier"))
+    has_queue = pl.col("queue_id").is_not_null() & (pl.col("kind") != "barrier")
+    named = ops.select(pl.col("device_id").filter(has_queue).unique().drop_nulls())
     used = ops.select("process_id", "device_id").unique().drop_nulls()
     return Lanes(
-        tuple(named["device_id"].unique().drop_nulls()),
+        tuple(named["device_id"]),
         dict(queues.select("queue_id", "device_id").drop_nulls().iter_rows()),
         dict(streams.select("stream_id", "device_id").drop_nulls().iter_rows()),
         used,
@@ -139,7 +140,8 @@ def _unfollowed(waits: pl.DataFrame, calls: pl.DataFrame, marks: pl.DataFrame) -
     called = calls.filter(pl.col("kind") == "event_wait").select(columns)
     at = pl.col("time_ns")
     marked = marks.filter(pl.col("statement") == "wait").with_columns(start_ns=at, end_ns=at)
-    uncalled = marked.join(calls.select("call_id"), on="call_id", how="anti").select(columns)
+    known = rows_of(marked["call_id"], calls.select("call_id", "kind"), "call_id")["kind"]
+    uncalled = marked.filter(known.is_null()).select(columns)
     followed = waits.select(call_id="wait_call_id").drop_nulls()
     left = pl.concat([called, uncalled]).join(followed, on="call_id", how="anti")
     return left.filter(~is_captured(left, calls)).select(
@@ -152,7 +154,8 @@ def _lost(
 ) -> pl.DataFrame:
     """Return the time in which a missing call's wait can be pending: from the call before it on."""
     missing = missing_calls(calls, ranges).select("process_id", before_ns="start_ns")
-    begun = calls.select("process_id", start_ns="start_ns").sort("start_ns")
+    some = calls if missing.height else calls.clear()
+    begun = some.select("process_id", "start_ns").sort("start_ns")
     ended = calls.filter(pl.col("kind") == "device_sync").select("process_id", until_ns="end_ns")
     asked = missing.with_columns(moment=pl.col("before_ns") - 1).sort("before_ns")
     by = ["process_id"]

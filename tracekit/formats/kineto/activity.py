@@ -27,10 +27,16 @@ _MEMCPY_KINDS = dict(zip("0123", ("hh", "hd", "dh", "dd"), strict=True))
 
 
 def calls_of(details: pl.DataFrame) -> pl.DataFrame:
-    """Return host calls with `call_id` and `kind`, ordered by start, outer calls first."""
+    """Return host calls with `call_id` and `kind`, ordered by start, outer calls first.
+
+    CUPTI records a call that waits twice, as a call and as synchronisation (`cuda_sync`). Where the
+    call is not there, the other row stands for it, under its own name. It was made on the process's
+    thread, unless there are several.
+    """
+    recorded = details.filter(pl.col("section").is_in(HOST_CALLS))
     calls = (
-        details.lazy()
-        .filter(pl.col("section").is_in(HOST_CALLS))
+        pl.concat([recorded, _waits_alone(details, recorded)])
+        .lazy()
         .sort("start_ns", pl.col("end_ns").neg(), maintain_order=True)
         .with_row_index("call_id")
         .with_columns(
@@ -40,6 +46,20 @@ def calls_of(details: pl.DataFrame) -> pl.DataFrame:
         .collect()
     )
     return calls.with_columns(call_kinds(calls["name"]).alias("kind"))
+
+
+def _waits_alone(details: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
+    """Return the synchronisation rows of calls that are not there and came after the first."""
+    only = pl.when(pl.col("tid").n_unique() == 1).then(pl.col("tid").first())
+    first = recorded.group_by("process_id").agg(first=pl.col("correlation").min(), thread=only)
+    return (
+        details.filter(pl.col("section") == "sync")
+        .join(recorded, on=KEY, how="anti")
+        .join(first, on="process_id", maintain_order="left")
+        .filter(pl.col("correlation") > pl.col("first"))
+        .with_columns(tid="thread")
+        .select(details.columns)
+    )
 
 
 def known_correlation(correlation: pl.Expr) -> pl.Expr:

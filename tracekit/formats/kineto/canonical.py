@@ -76,6 +76,7 @@ def trace_of(recording: Recording, format_name: str) -> Trace:
                 platform, ops, calls, source, has_synchronisation=len(synced) > 0
             ),
             *notes.op_notes(ops, first, source),
+            *notes.alone_notes(calls, source),
             *notes.overlap_notes(ops, source),
             *notes.frame_notes(dropped + recording.counts["short_frames"], source),
         ],

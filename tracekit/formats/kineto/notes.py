@@ -165,6 +165,19 @@ def platform_notes(
         )
 
 
+def alone_notes(calls: pl.DataFrame, source: str) -> Iterator[Note]:
+    """Yield the calls that a synchronisation row stands for (`activity.calls_of`)."""
+    if count := int((calls["section"] == "sync").sum()):
+        yield Note(
+            "kineto.sync-calls-lost",
+            Severity.DATA_LOSS,
+            "Waits were recorded whose host call was not: their own rows stand for them, and other "
+            "calls may be lost",
+            count,
+            source,
+        )
+
+
 def op_notes(ops: pl.DataFrame, first_correlation: pl.DataFrame, source: str) -> Iterator[Note]:
     """Yield ops without a call, split by why, and ops that start before their call."""
     uncalled = ops.filter(pl.col("call_id").is_null()).join(

@@ -34,9 +34,9 @@ def ranges_of(ranges: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, 
 
 def _holding(frames: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Return the frames during which a call of their thread began."""
-    threads = calls.select("process_id", "tid", "start_ns").partition_by(
-        "process_id", "tid", as_dict=True
-    )
+    # A call whose thread is not known is in no frame.
+    placed = calls.select("process_id", "tid", "start_ns").drop_nulls("tid")
+    threads = placed.partition_by("process_id", "tid", as_dict=True)
     held = [frames.clear()]
     for (process, thread), inside in threads.items():
         of_thread = frames.filter(
