@@ -24,7 +24,7 @@ check: $(READY)
 
 bench: $(READY)
 	@# All run, whatever one of them says.
-	@status=0; for bench in kineto rocpd ordering virtual marks engine; do \
+	@status=0; for bench in kineto rocpd ordering virtual marks engine planner; do \
 		echo "bench/$$bench.py"; $(BIN)/python bench/$$bench.py || status=1; \
 	done; exit $$status
 

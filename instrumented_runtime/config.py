@@ -9,6 +9,8 @@ from instrumented_runtime.options import refuse_unknown, require
 PolicyName = Literal["host-sync", "event-wait", "forward-stream", "auto"]
 POLICY_NAMES: tuple[str, ...] = get_args(PolicyName)
 DelayRule = Literal["free-slots", "free-slots-and-waiting"]
+PlanWriterName = Literal["direct", "synced", "staged"]
+PLAN_WRITER_NAMES: tuple[str, ...] = get_args(PlanWriterName)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,11 @@ class EngineConfig:
         min_free_slots: Slots that must be free before a prefill begins; None chooses, 1 or less
             never delays.
         delay_rule: Whether a delay also asks how many requests wait.
+        compressor_overlap: Whether compressors run on side streams, in graphs of few tokens; None
+            chooses, see `compressor.overlap`.
+        side_streams: How many of them.
+        plan_writer: Who brings the plan of a prefill's attention to the device, see
+            `prefill.staging`; None plans nothing, and one kernel a layer attends.
         draft_miss_share: Of positions at which the draft is wrong, q. A verify of k drafted tokens
             yields (1 − (1 − q)^(k + 1)) / q tokens on average.
         draft_miss_spread: Standard deviation of that share between requests.
@@ -50,6 +57,9 @@ class EngineConfig:
     num_pages: int | None = None
     min_free_slots: int | None = None
     delay_rule: DelayRule = "free-slots-and-waiting"
+    compressor_overlap: bool | None = None
+    side_streams: int = 2
+    plan_writer: PlanWriterName | None = None
     draft_miss_share: float = 0.258
     draft_miss_spread: float = 0.0
     needs_cpu_seq_lens: bool = False
@@ -70,6 +80,7 @@ class EngineConfig:
             ("chunk_tokens", 1),
             ("max_tokens", 2),
             ("pipeline_parallel_size", 1),
+            ("side_streams", 1),
             ("seed", 0),
             # A padding request verifies within its one page.
             ("page_size", self.speculative_tokens + 1),
@@ -80,8 +91,14 @@ class EngineConfig:
             is_open = value is None and name in ("num_pages", "min_free_slots")
             allowed = f"a whole number ≥ {least}"
             require(is_open or (type(value) is int and value >= least), name, value, allowed)
-        for name, choices in (("policy", POLICY_NAMES), ("delay_rule", get_args(DelayRule))):
+        for name, choices in (
+            ("policy", POLICY_NAMES),
+            ("delay_rule", get_args(DelayRule)),
+            ("plan_writer", PLAN_WRITER_NAMES),
+        ):
             value = getattr(self, name)
+            if name == "plan_writer" and value is None:
+                continue
             require(value in choices, name, value, f"one of {', '.join(choices)}")
         for name in ("draft_miss_share", "draft_miss_spread"):
             value = getattr(self, name)
@@ -90,6 +107,9 @@ class EngineConfig:
         for name in ("mix_decode", "needs_cpu_seq_lens", "is_checked", "has_tensors"):
             value = getattr(self, name)
             require(isinstance(value, bool), name, value, "true or false")
+        asked = self.compressor_overlap
+        is_known = asked is None or isinstance(asked, bool)
+        require(is_known, "compressor_overlap", asked, "true, false or nothing")
 
     @classmethod
     def from_options(cls, options: Mapping[str, object]) -> "EngineConfig":

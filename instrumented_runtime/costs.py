@@ -10,7 +10,7 @@ what all of them together take is fitted, see `Costs`.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from instrumented_runtime.model import LAYERS
 
@@ -21,6 +21,10 @@ TOKENS_PER_VERIFY = 6
 # Assumed; not fewer than those of the tiny decoder, whose work they do.
 DRAFT_LAYERS = LAYERS
 
+# Of what a layer computes before its attention: the path to queries, keys and values; the
+# compressors, which need the layer's normalised input only; what needs all of these.
+Part = Literal["", "qkv", "core", "indexer", "select"]
+
 
 class KernelTime(NamedTuple):
     """One kernel of a stage.
@@ -29,29 +33,34 @@ class KernelTime(NamedTuple):
         name: As traces show it.
         weight_ns: Its time at batch 1, before `Costs.device_scale`.
         role: What it does to tensors, a key of the work that the stage is given; empty for most.
+        part: Of what is computed before attention, the part that it is of; else empty.
     """
 
     name: str
     weight_ns: int
     role: str = ""
+    part: Part = ""
 
 
 _ATTENTION = (
     KernelTime("attn_norm", 3_000),
-    KernelTime("wqkv_a", 7_000),
-    KernelTime("q_norm", 3_000),
-    KernelTime("wq_b", 6_000),
-    KernelTime("norm_rope_store", 4_000, "write_values"),
+    KernelTime("wqkv_a", 7_000, part="qkv"),
+    KernelTime("q_norm", 3_000, part="qkv"),
+    KernelTime("wq_b", 6_000, part="qkv"),
+    KernelTime("norm_rope_store", 4_000, "write_values", "qkv"),
     KernelTime("attention", 12_000, "attend"),
     KernelTime("wo_a", 6_000),
     KernelTime("wo_b", 6_000),
     KernelTime("all_reduce", 12_000),
 )
-_COMPRESSOR = (KernelTime("compressor_gemm", 6_000), KernelTime("compressor_pool_store", 4_000))
+_COMPRESSOR = (
+    KernelTime("compressor_gemm", 6_000, part="core"),
+    KernelTime("compressor_pool_store", 4_000, part="core"),
+)
 _INDEXER = (
-    KernelTime("indexer_compressor", 5_000),
-    KernelTime("indexer_logits", 6_000),
-    KernelTime("indexer_topk", 4_000),
+    KernelTime("indexer_compressor", 5_000, part="indexer"),
+    KernelTime("indexer_logits", 6_000, part="select"),
+    KernelTime("indexer_topk", 4_000, part="select"),
 )
 _EXPERTS = (
     KernelTime("ffn_norm", 3_000),
@@ -91,6 +100,15 @@ def _forward() -> tuple[KernelTime, ...]:
 
 # One forward of the target model.
 FORWARD = _forward()
+# The same of a prefill whose attention goes by a plan of the host: AITER's two kernels a layer
+# instead of one, which together take as long. How they share the time is assumed.
+BY_PLAN = (
+    KernelTime("mla_prefill_ps_asm_fwd", 11_000, "attend_by_plan"),
+    KernelTime("mla_reduce_v1", 1_000, "reduce_by_plan"),
+)
+FORWARD_BY_PLAN = tuple(
+    one for kernel in FORWARD for one in (BY_PLAN if kernel.role == "attend" else (kernel,))
+)
 VERIFY = (
     KernelTime("verify_inputs", 3_000, "verify_inputs"),
     *FORWARD,
@@ -160,7 +178,8 @@ class Costs:
         long_context_ns: Of each attention kernel per request of the batch, for contexts longer than
             those of the figures above; in the burst, to its median TPOT of 26.4 ms. Else 0.
         host_ns: What the host does, by kind. `prepare` to 9.19 ms per verify at batch 1 with the
-            host blocked; the others are assumed.
+            host blocked; `plan` is what `prefill.planner` takes at best for 8175 prompt tokens;
+            the others are assumed.
     """
 
     device_scale: float = 1.3025
@@ -175,6 +194,7 @@ class Costs:
                 "prepare": 605_740,
                 "process": 40_000,
                 "process_request": 1_000,
+                "plan": 200_000,
             }
         )
     )
@@ -184,6 +204,11 @@ class Costs:
         grown = 1 + self.growth * (float(requests**self.exponent) - 1)
         longer = self.long_context_ns * requests if kernel.role == "attend" else 0
         return max(round(kernel.weight_ns * self.device_scale * grown + longer), 1)
+
+    def sensitivity(self, kernel: KernelTime, requests: float) -> float:
+        """Return how much longer it takes per kernel beside it; here kernels do not contend."""
+        del kernel, requests
+        return 0.0
 
     def prefill_ns(self, kernel: KernelTime, tokens: int) -> int:
         """Return what a kernel takes in a prefill of so many tokens."""

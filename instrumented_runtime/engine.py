@@ -37,6 +37,7 @@ class Engine:
         policy: How the scheduler waits, `auto` decided.
         num_verifies: Verifies of single requests so far, and
         num_verified_tokens: what they yielded, the bonus tokens included.
+        launcher: Puts steps onto the device.
     """
 
     def __init__(
@@ -72,12 +73,11 @@ class Engine:
         )
         self._scheduler = _scheduler(config)
         self._outcomes = Outcomes(config)
-        self._launcher = Launcher(self._device, config, costs or Costs(), self.policy)
+        self.launcher = Launcher(self._device, config, costs or Costs(), self.policy)
         self._device.synchronize()
         self._in_flight: Launched | None = None
         self._failure: BaseException | None = None
-        self._num_steps = 0
-        self._num_new_tokens = 0
+        self._num_steps = self._num_new_tokens = 0
         self.num_verifies = self.num_verified_tokens = 0
 
     def add(self, request: Request) -> None:
@@ -183,7 +183,7 @@ class Engine:
 
     def _launch(self, batch: Batch) -> Launched:
         misses = [self._outcomes.misses(request) for request in batch.admitted]
-        return self._launcher.launch(batch, self._num_steps, misses)
+        return self.launcher.launch(batch, self._num_steps, misses)
 
     def _next_batch(self) -> Batch | None:
         with self._device.range("Scheduler.next_batch"):

@@ -4,16 +4,18 @@ A decode step is three graphs: draft, verify, draft-extend. Lengths are publishe
 two, so that the scheduler can go on while the draft catches up.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from instrumented_runtime import model_kernels as work
+from instrumented_runtime.compressor.overlap import MOST_TOKENS, SideStreams
 from instrumented_runtime.config import EngineConfig
 from instrumented_runtime.costs import (
     DRAFT_EXTEND,
     DRAFT_STEP,
     FORWARD,
+    FORWARD_BY_PLAN,
     SMALL_KERNEL_NS,
     TOKENS_PER_VERIFY,
     VERIFY,
@@ -24,12 +26,10 @@ from instrumented_runtime.devices import Buffer, Kernel, Stream
 from instrumented_runtime.marks.marked_device import MarkedDevice, MarkedGraph
 from instrumented_runtime.model import LAYERS, WIDTH
 from instrumented_runtime.model_memory import ModelMemory
+from instrumented_runtime.planned_prefill import PlannedPrefill, Workspace
 from instrumented_runtime.scheduling.future_map import DecodeInputs, FutureMap
+from instrumented_runtime.stages import Stages, Work
 from instrumented_runtime.step_inputs import StepInputs
-
-# What a kernel does: its function, what it reads, what it writes.
-Work = tuple[Callable[..., None] | None, Sequence[Buffer], Sequence[Buffer]]
-_TIME_ONLY: Work = (None, (), ())
 
 
 def padded_size(batch_size: int) -> int:
@@ -38,45 +38,6 @@ def padded_size(batch_size: int) -> int:
         if batch_size <= limit:
             return max(-(-batch_size // multiple) * multiple, 1)
     raise AssertionError("the last limit is beyond any batch")
-
-
-class Stages:
-    """Launches the kernels of a stage, each with its time and with what it does."""
-
-    def __init__(self, device: MarkedDevice) -> None:
-        """Launch on a device."""
-        self._device = device
-        self._kernels: dict[tuple[str, int, Callable[..., None] | None], Kernel] = {}
-
-    def launch(
-        self,
-        kernels: Sequence[KernelTime],
-        cost: Callable[[KernelTime], int],
-        does: dict[str, list[Work]],
-        stream: Stream,
-    ) -> None:
-        """Launch a stage.
-
-        Args:
-            kernels: Of the stage, in order.
-            cost: Time of one in nanoseconds.
-            does: By role, what the first kernels of that role do; the others only take time.
-            stream: Where.
-        """
-        left = {role: iter(items) for role, items in does.items()}
-        for kernel in kernels:
-            function, reads, writes = next(left.get(kernel.role, iter(())), _TIME_ONLY)
-            one = self.kernel(kernel.name, cost(kernel), function)
-            self._device.launch(one, stream, reads, writes)
-
-    def kernel(
-        self, name: str, cost_ns: int, function: Callable[..., None] | None = None
-    ) -> Kernel:
-        """Return the kernel of a name, time and function; one each, since a device keeps all."""
-        key = (name, cost_ns, function)
-        if key not in self._kernels:
-            self._kernels[key] = Kernel(name, cost_ns, function)
-        return self._kernels[key]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +132,10 @@ class DecodeGraphs:
         self._load = Kernel("load_batch", SMALL_KERNEL_NS, work.load_batch(config.is_checked))
         self._graphs: dict[str, MarkedGraph] = {}
 
-    def capture(self, stages: Stages, stream: Stream) -> None:
-        """Capture all graphs of this size."""
+    def capture(self, stages: Stages, stream: Stream, sides: SideStreams | None = None) -> None:
+        """Capture all graphs of this size; compressors of few tokens go to side streams."""
+        if self.size * (self._k + 1) > MOST_TOKENS:
+            sides = None
         requests = self.size * (self._k + 1) / TOKENS_PER_VERIFY
         plans: dict[str, tuple[Sequence[KernelTime], dict[str, list[Work]]]]
         plans = {"verify": (VERIFY, self._verify_work())}
@@ -184,13 +147,13 @@ class DecodeGraphs:
             plans["draft-extend"] = (DRAFT_EXTEND, extend)
         for name, (kernels, does) in plans.items():
             # Assumed: to commit what was verified takes the same at any batch.
-            cost = partial(
-                self._costs.decode_ns, requests=1 if name == "draft-extend" else requests
-            )
+            grown = 1 if name == "draft-extend" else requests
+            cost = partial(self._costs.decode_ns, requests=grown)
+            mind = partial(self._costs.sensitivity, requests=grown)
             # Libraries load and take memory at first use, which a capture cannot hold.
             stages.launch([kernel for kernel in kernels if kernel.role], cost, does, stream)
             with self._device.capture(stream, f"{name} {self.size}") as done:
-                stages.launch(kernels, cost, does, stream)
+                stages.launch(kernels, cost, does, stream, sides=sides, sensitivity=mind)
             self._graphs[name] = done[0]
 
     def load(self, inputs: DecodeInputs, future: FutureMap, stream: Stream) -> None:
@@ -235,6 +198,7 @@ class Prefill:
 
     Attributes:
         last_tokens: `[2 · max_running] int64`, device: what follows each sequence.
+        plans: Plans its attention; None if that is not planned.
     """
 
     def __init__(
@@ -242,13 +206,21 @@ class Prefill:
     ) -> None:
         """Make the buffers."""
         self._device, self._memory, self._costs = device, memory, costs
+        self.plans = PlannedPrefill(device, config, memory) if config.plan_writer else None
         count = config.chunk_tokens + config.max_running
         self._hidden = device.allocate([count, WIDTH], "float32", "prefill_hidden")
         self._targets = device.allocate([count], "int64", "prefill_targets")
         self.last_tokens = device.allocate([2 * config.max_running], "int64", "prefill_last_tokens")
         self._pick = Kernel("pick_last_tokens", SMALL_KERNEL_NS, work.pick_last)
 
-    def launch(self, stages: Stages, inputs: StepInputs, num_tokens: int, stream: Stream) -> None:
+    def launch(
+        self,
+        stages: Stages,
+        inputs: StepInputs,
+        num_tokens: int,
+        stream: Stream,
+        scratch: Workspace | None = None,
+    ) -> None:
         """Run the target over all tokens and pick what follows each sequence.
 
         Args:
@@ -256,10 +228,17 @@ class Prefill:
             inputs: The tokens.
             num_tokens: How many are real; decides how long it takes.
             stream: The forward's.
+            scratch: Of the step's plan; None if attention is not planned.
         """
         cost = partial(self._costs.prefill_ns, tokens=num_tokens)
         does = self._tokens(inputs).pass_through(self._memory, self._memory.cache)
-        stages.launch(FORWARD, cost, does, stream)
+        if self.plans is not None and scratch is not None:
+            _, rows, positions = inputs.tokens
+            does |= self.plans.does(rows, positions, self._hidden, scratch)
+            stages.launch(FORWARD_BY_PLAN, cost, does, stream)
+            self.plans.are_queued(stream)
+        else:
+            stages.launch(FORWARD, cost, does, stream)
         reads = [self._targets, inputs.last_index]
         self._device.launch(self._pick, stream, reads, [self.last_tokens])
 

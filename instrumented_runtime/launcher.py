@@ -4,10 +4,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from instrumented_runtime import model_kernels
+from instrumented_runtime.compressor.overlap import SideStreams, is_overlap_on
 from instrumented_runtime.config import EngineConfig
 from instrumented_runtime.costs import PREPARE, SMALL_KERNEL_NS, Costs
 from instrumented_runtime.devices import Kernel
-from instrumented_runtime.forward import DecodeGraphs, Prefill, Stages, padded_size
+from instrumented_runtime.forward import DecodeGraphs, Prefill, padded_size
 from instrumented_runtime.marks.marked_device import MarkedDevice
 from instrumented_runtime.model import DraftMisses
 from instrumented_runtime.model_memory import load_parameters, model_memory
@@ -15,6 +16,7 @@ from instrumented_runtime.request import Request
 from instrumented_runtime.scheduling.future_map import FutureMap
 from instrumented_runtime.scheduling.scheduler import Batch
 from instrumented_runtime.scheduling.stream_policy import StreamPolicy
+from instrumented_runtime.stages import Stages
 from instrumented_runtime.step_inputs import StepInputs
 from instrumented_runtime.transfers import HostCopy
 
@@ -31,7 +33,11 @@ class Launched:
 
 
 class Launcher:
-    """The streams, and all memory and graphs that a step needs."""
+    """The streams, and all memory and graphs that a step needs.
+
+    Attributes:
+        plans: Plans the attention of prefills; None if that is not planned.
+    """
 
     def __init__(
         self, device: MarkedDevice, config: EngineConfig, costs: Costs, policy: StreamPolicy
@@ -42,9 +48,12 @@ class Launcher:
         self._schedule = policy.place(self._forward, lambda: device.stream("schedule"))
         self._memory = model_memory(device, config)
         self._future = self._future_map(policy)
-        self._stages = Stages(device)
+        self._stages = Stages(device, computes=config.has_tensors)
+        is_on = is_overlap_on(config.compressor_overlap, platform=device.device.platform)
+        sides = SideStreams(device, config.side_streams) if is_on else None
         parts = (device, self._memory, config, costs)
         self._prefill = Prefill(*parts)
+        self.plans = self._prefill.plans
         self._inputs = [StepInputs(device, config, number) for number in range(STEPS_UNDER_WAY)]
         self._prepared = [device.event() for _ in range(STEPS_UNDER_WAY)]
         self._admit = Kernel("admit", SMALL_KERNEL_NS, model_kernels.scatter)
@@ -60,7 +69,7 @@ class Launcher:
         load_parameters(device, self._memory, config, self._forward)
         self._future.reset(self._forward)
         for graphs in self._graphs.values():
-            graphs.capture(self._stages, self._forward)
+            graphs.capture(self._stages, self._forward, sides)
 
     def launch(self, batch: Batch, number: int, misses: Sequence[DraftMisses]) -> Launched:
         """Queue a whole step.
@@ -105,13 +114,15 @@ class Launcher:
     def _launch_prefill(self, batch: Batch, inputs: StepInputs) -> None:
         stream, count = self._forward, len(batch.chunks) + len(batch.decode)
         rows, ends = inputs.sequences
+        # The prefill before may still be queued, and read the plan before this one.
+        scratch = self.plans.plan(batch.chunks, stream) if self.plans else None
         if batch.admitted:
             self._device.launch(self._admit, stream, inputs.admitted, [self._memory.table])
         tails = (inputs.tokens[0], inputs.tokens[2], ends)
         self._future.resolve_mixed_spec_tails(inputs.decode, tails, stream)
         num_tokens = sum(chunk.end - chunk.start for chunk in batch.chunks) + len(batch.decode)
         with self._device.range("prefill"):
-            self._prefill.launch(self._stages, inputs, num_tokens, stream)
+            self._prefill.launch(self._stages, inputs, num_tokens, stream, scratch)
         self._future.publish(rows, ends, count, stream)
         if self._config.is_speculative:
             with self._device.range("draft-extend"):

@@ -38,7 +38,7 @@ def write_values(layer: int, page_size: int) -> Function:
         values: "Tensor",
         cache: "Tensor",
     ) -> None:
-        slots = _slots(table, rows.flatten(), positions.flatten(), page_size)
+        slots = cache_slots(table, rows.flatten(), positions.flatten(), page_size)
         store_rows(cache[:, layer], slots, (hidden @ values[layer]).remainder(MODULUS))
 
     return function
@@ -59,7 +59,7 @@ def attend(layer: int, page_size: int) -> Function:
     ) -> None:
         rows, positions = rows.flatten(), positions.flatten()
         seen = positions[:, None] - back
-        slots = _slots(table, rows[:, None].expand(-1, WINDOW), seen.clamp(min=0), page_size)
+        slots = cache_slots(table, rows[:, None].expand(-1, WINDOW), seen.clamp(min=0), page_size)
         share = attention[layer] * (seen >= 0)
         context = (share[:, :, None] * cache[slots, layer]).sum(1)
         hidden.copy_((3 * hidden + context).remainder(MODULUS))
@@ -222,6 +222,7 @@ def invalidate(target: "Tensor") -> None:
     target.fill_(-1)
 
 
-def _slots(table: "Tensor", rows: "Tensor", positions: "Tensor", page_size: int) -> "Tensor":
+def cache_slots(table: "Tensor", rows: "Tensor", positions: "Tensor", page_size: int) -> "Tensor":
+    """Return where the cache has the values of positions of rows, all of one shape."""
     pages = table[rows, PAGES + positions // page_size]
     return pages * page_size + positions % page_size

@@ -1,7 +1,7 @@
 """Published tables beside what the mechanism gives.
 
-`s1` and `s2` each define a `TABLE`, which `__main__` lists; `published` has the authors' figures
-and `simulate` the runs behind ours.
+`s1`, `s2`, `s3` and `s5` each define a `TABLE`, which `__main__` lists; `published` has the
+authors' figures, `simulate` and `serving` the runs behind ours.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,8 @@ class Row:
         published: By the authors; None where they give none, or a range only.
         ours: From the virtual device; a model, not a measurement.
         kind: `fitted`: a constant was chosen for it, so that it is no evidence. `predicted`: not.
-        interval: Published 95 % interval, or range, of the figure.
+        interval: Published 95 % interval, or range, of the figure; where neither is published, how
+            near is near, which the table's `freedom` says.
     """
 
     table: str
@@ -36,7 +37,7 @@ class Row:
 
     @property
     def is_inside(self) -> bool | None:
-        """Whether ours lies in the published interval; None where there is none."""
+        """Whether ours lies in the interval; None where there is none."""
         if self.interval is None:
             return None
         low, high = self.interval

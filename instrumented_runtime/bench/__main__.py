@@ -1,15 +1,17 @@
 """Print published tables beside what the virtual device gives: see `--help`."""
 
 import argparse
+import importlib.util
 import json
 import os
 import sys
 from pathlib import Path
 from textwrap import wrap
 
-from instrumented_runtime.bench import Row, Table, s1, s2
+from instrumented_runtime.bench import Row, Table, s1, s2, s3, s5
+from instrumented_runtime.console import print_lines, say, write_new
 
-TABLES = {table.name: table for table in (s1.TABLE, s2.TABLE)}
+TABLES = {table.name: table for table in (s1.TABLE, s2.TABLE, s3.TABLE, s5.TABLE)}
 
 
 def main() -> int:
@@ -31,25 +33,23 @@ def main() -> int:
         parser.error(f"{arguments.json}: exists and is not overwritten; move it first")
     if arguments.json and not os.access(arguments.json.parent, os.W_OK | os.X_OK):
         parser.error(f"{arguments.json.parent}: no folder that can be written to; make it first")
+    names = dict.fromkeys(arguments.table or TABLES)
+    if s5.TABLE.name in names and importlib.util.find_spec("torch") is None:
+        parser.error("s5 needs torch, which is not installed; name other tables with --table")
     rows: list[Row] = []
     is_closed = False
-    for name in dict.fromkeys(arguments.table or TABLES):
+    for name in names:
         table = TABLES[name]
-        mine = table.rows(_say)
+        mine = table.rows(say)
         rows += mine
         is_closed = is_closed or not _print(table, mine)
         if is_closed and not arguments.json:
             break
     if arguments.json:
         text = json.dumps([row.as_json() for row in rows], indent=2, ensure_ascii=False)
-        with arguments.json.open("x", encoding="utf-8") as file:
-            file.write(text + "\n")
-        _say(f"Wrote {arguments.json}")
+        if not write_new(arguments.json, text + "\n"):
+            return 2
     return 141 if is_closed else 0
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
 
 
 def _print(table: Table, rows: list[Row]) -> bool:
@@ -58,7 +58,7 @@ def _print(table: Table, rows: list[Row]) -> bool:
         f"{table.name}  {table.title}",
         "A model of the device, not a measurement of one.",
         "",
-        f"{'':<26}{'':<34}{'published':>10}{'ours':>10}{'apart':>8}  {'interval':<22}how",
+        f"{'':<26}{'':<34}{'published':>10}{'ours':>10}{'apart':>9}  {'interval':<22}how",
     ]
     before = ""
     for row in rows:
@@ -74,17 +74,10 @@ def _print(table: Table, rows: list[Row]) -> bool:
             low, high = row.interval
             interval = f"{_figure(low)} to {_figure(high)}, {'in' if row.is_inside else 'OUT'}"
         lines.append(
-            f"{name:<26}{row.metric:<34}{published:>10}{_figure(row.ours):>10}{apart:>8}  "
+            f"{name:<26}{row.metric:<34}{published:>10}{_figure(row.ours):>10}{apart:>9}  "
             f"{interval:<22}{row.kind}"
         )
-    try:
-        sys.stdout.write("\n".join([*lines, "", *wrap(table.freedom, 100), "", ""]))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Else Python says so again when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return False
-    return True
+    return print_lines([*lines, "", *wrap(table.freedom, 100), ""])
 
 
 def _figure(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Figures that the authors of the scheduling fixes published, as the bench prints them.
+"""Figures that the authors of the fixes published, as the bench prints them.
 
 From public pull requests to SGLang (sgl-project/sglang#41994 among them), measured on 4 × MI355X
 (TP4/EP4, DeepSeek-V4.1-Flash, DSpark block 5); `base` is `host-sync` with the old delay rule.
@@ -81,3 +81,74 @@ BOTH_CHANGES = {
     "ttft_median_s": Change(0.46),
     "tpot_median_ms": Change(-0.97),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Time per output token at one concurrency, compressors in line and on side streams.
+
+    MI355X, TP8, 8k tokens in and 1k out, `GPU_MAX_HW_QUEUES=4` (sgl-project/sglang#39314).
+    """
+
+    concurrency: int
+    off_ms: float
+    on_ms: float
+    change_percent: float
+
+
+OVERLAP = (
+    Overlap(1, 5.98, 5.47, -8.5),
+    Overlap(4, 6.42, 6.13, -4.5),
+    Overlap(8, 7.70, 7.26, -5.7),
+    Overlap(16, 10.36, 10.24, -1.2),
+    Overlap(32, 14.89, 14.97, 0.5),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamProfile:
+    """A profile of some steps; concurrency is the sum of busy times over their union."""
+
+    main_busy_ms: float
+    side_busy_ms: float
+    concurrency: float
+    wall_ms: float
+
+
+# At concurrency 4; how many steps it spans is not published.
+PROFILE_CONCURRENCY = 4
+PROFILE_OFF = StreamProfile(1269.5, 1.1, 1.000, 1665.5)
+PROFILE_ON = StreamProfile(1141.0, 161.4, 1.095, 1561.1)
+# How much longer the all-reduce takes with overlap where waits are polled in host memory.
+ALL_REDUCE_PERCENT = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A stream of requests, 8k tokens in and 1k out, with the plan copied as it was at first.
+
+    MI355X (vllm-project/vllm#58886 and #58887): the fault came when so many requests were done;
+    with plans staged all are served.
+    """
+
+    concurrency: int
+    prompts: int
+    seed: int
+    faults_at: int
+
+
+# No seed is given for the second.
+SERVING = (
+    Serving(32, 1024, 4, 111),
+    Serving(32, 2048, 4, 79),
+    Serving(64, 1024, 4, 61),
+    Serving(32, 1024, 5, 117),
+)
+# Of prefill steps whose plan is made while the prefill before is pending, in per cent.
+UNDER_WAY_PERCENT = 9.0
+# Of plan updates made then, those that returned only after that prefill, on ROCm 7.2; none on 10.
+UPDATES, LATE_UPDATES = 80, 55
+# What an update takes at most on ROCm 10.
+UPDATE_MS = 1.0
+# As it was at first, and with plans staged.
+SERVING_TOKENS_PER_S = (1083.0, 1082.6)

@@ -43,6 +43,7 @@ def decode_cycles(
     device: Mapping[str, object] | None = None,
     has_overlap: bool = True,
     recorder: Recorder | None = None,
+    cycles: int = CYCLES,
 ) -> Cycles:
     """Run `config.max_running` requests at once on a virtual device, and time their decode cycles.
 
@@ -52,6 +53,7 @@ def decode_cycles(
         device: Options of the virtual device, for instance `ordering_edges`.
         has_overlap: Whether a step is launched before the one before is taken in.
         recorder: Where the run is recorded.
+        cycles: How many are timed.
     """
     costs = costs or Costs()
     options = {"tensors": config.has_tensors, "host_costs_ns": costs.host_ns, **(device or {})}
@@ -61,7 +63,7 @@ def decode_cycles(
     size = config.max_running
     for number in range(size):
         # Long enough to be decoding in every cycle that is timed.
-        engine.add(Request(number, _prompt(number, 64), (CYCLES + 20) * 6))
+        engine.add(Request(number, _prompt(number, 64), (cycles + 20) * 6))
     step = engine.overlapped_step if has_overlap else engine.step
     while engine.num_running < size:
         step()
@@ -72,10 +74,10 @@ def decode_cycles(
         engine.num_verifies,
         engine.num_verified_tokens,
     )
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         step()
     return Cycles(
-        (virtual.now_ns - began_ns) / CYCLES / 1e6,
+        (virtual.now_ns - began_ns) / cycles / 1e6,
         engine.num_verifies - verifies,
         engine.num_verified_tokens - tokens,
     )

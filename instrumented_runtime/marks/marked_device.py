@@ -34,7 +34,7 @@ class MarkedDevice:
     Attributes:
         device: The device itself.
         marks: Where markers go.
-        buffers: Device memory allocated through it so far.
+        buffers: Device memory allocated through it and not freed.
     """
 
     def __init__(self, device: Device, marks: Marks) -> None:
@@ -51,14 +51,30 @@ class MarkedDevice:
     def event(self) -> Event:
         return self.device.event()
 
-    def allocate(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
-        buffer = self.device.allocate(shape, dtype, name=name)
+    @property
+    def is_capturing(self) -> bool:
+        """Whether a capture is under way, of whatever streams."""
+        return self._captured is not None
+
+    def allocate(
+        self, shape: Sequence[int], dtype: str, name: str, *, stream: Stream | None = None
+    ) -> Buffer:
+        buffer = self.device.allocate(shape, dtype, stream=stream, name=name)
         self.buffers.append(buffer)
         self.marks.buffer(buffer)
         return buffer
 
+    def free(self, buffer: Buffer) -> None:
+        self.buffers.remove(buffer)
+        self.device.free(buffer)
+
     def pinned(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
         buffer = self.device.host_buffer(shape, dtype, pinned=True, name=name)
+        self.marks.buffer(buffer)
+        return buffer
+
+    def pageable(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
+        buffer = self.device.host_buffer(shape, dtype, name=name)
         self.marks.buffer(buffer)
         return buffer
 
@@ -71,6 +87,11 @@ class MarkedDevice:
     ) -> None:
         self._use(stream, reads, writes)
         self.device.launch(kernel, stream, reads, writes)
+
+    def copy(self, destination: Buffer, source: Buffer) -> None:
+        """Copy as `Device.copy`, on the null stream, which nothing non-blocking waits for."""
+        self._use(self.device.null_stream, (source,), (destination,))
+        self.device.copy(destination, source)
 
     def copy_async(self, destination: Buffer, source: Buffer, stream: Stream) -> None:
         self._use(stream, (source,), (destination,))
@@ -87,6 +108,10 @@ class MarkedDevice:
     def sync(self, event: Event) -> None:
         event.synchronize()
         self.marks.sync(event)
+
+    def sync_stream(self, stream: Stream) -> None:
+        """Block until a stream is done; the call says in the trace which, so it needs no marker."""
+        stream.synchronize()
 
     @contextmanager
     def capture(self, stream: Stream, name: str) -> Iterator[list[MarkedGraph]]:

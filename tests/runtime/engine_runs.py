@@ -19,7 +19,13 @@ from instrumented_runtime.request import Request
 from tracekit.formats import read_trace, silent
 
 SMALL = {"max_running": 4, "chunk_tokens": 32, "page_size": 8, "max_tokens": 128}
-HOST_NS = {"schedule": 60_000, "prepare": 1_000_000, "process": 40_000, "process_request": 1_000}
+HOST_NS = {
+    "schedule": 60_000,
+    "prepare": 1_000_000,
+    "process": 40_000,
+    "process_request": 1_000,
+    "plan": 200_000,
+}
 POLICIES = ("host-sync", "event-wait", "forward-stream")
 # A host that takes no time, so that it is where it must not be as early as it can.
 INSTANT_HOST = {

@@ -50,3 +50,17 @@ def test_a_closed_pipe_does_not_cost_the_rows(tmp_path):
     assert done.returncode == 141
     assert "Traceback" not in done.stderr
     assert json.loads((tmp_path / "rows.json").read_text())
+
+
+def test_what_needs_torch_is_refused_without_it_before_anything_is_run(tmp_path):
+    python = (
+        "import importlib.util, runpy, sys; find = importlib.util.find_spec;"
+        "importlib.util.find_spec = lambda name: None if name == 'torch' else find(name);"
+        "sys.argv = ['bench']; runpy.run_module('instrumented_runtime.bench', run_name='__main__')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "s5 needs torch, which is not installed" in done.stderr
+    assert "s1: batch" not in done.stderr

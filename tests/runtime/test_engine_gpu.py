@@ -1,11 +1,11 @@
 """The engine on a real GPU says what the host model says, whatever the policy."""
 
-import importlib.util
 import random
 import subprocess
 import sys
 
 import pytest
+from real_gpu import gpu
 
 from instrumented_runtime.config import EngineConfig
 from instrumented_runtime.costs import Costs
@@ -14,24 +14,10 @@ from instrumented_runtime.devices.virtual import Config, VirtualDevice
 from instrumented_runtime.engine import Engine
 from instrumented_runtime.request import Request
 
-
-def _what_is_missing():
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed"
-    import torch
-
-    return "" if torch.cuda.is_available() else f"torch {torch.__version__} sees no GPU"
-
-
-MISSING = _what_is_missing()
 POLICIES = ("host-sync", "event-wait", "forward-stream")
 SIZES = {"max_running": 3, "chunk_tokens": 32, "page_size": 8, "max_tokens": 128}
 # Kernels without work of their own spin; here they need not for long.
 SHORT = Costs(device_scale=0.01, prefill_token_ns=1_000)
-
-
-def gpu(test):
-    return pytest.mark.gpu(pytest.mark.skipif(bool(MISSING), reason=MISSING)(test))
 
 
 def tokens(device, *, overlapped, **options):

@@ -1,25 +1,15 @@
 """The device on a real GPU: order, memory and graphs as the interface promises them."""
 
-import importlib.util
 import sys
 import time
 
 import pytest
+from real_gpu import MISSING, gpu
 
 from instrumented_runtime.devices import Kernel
 from instrumented_runtime.devices.torch_device import TorchDevice
 from instrumented_runtime.devices.torch_memory import TorchBuffer, copied_bytes, torch_dtype
 
-
-def _what_is_missing():
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed"
-    import torch
-
-    return "" if torch.cuda.is_available() else f"torch {torch.__version__} sees no GPU"
-
-
-MISSING = _what_is_missing()
 without_gpu = pytest.mark.skipif(not MISSING, reason="there is a GPU")
 
 DELAY = Kernel("delay", 40_000_000)
@@ -29,10 +19,6 @@ COPY = Kernel("copy", 1_000, lambda source, target: target.copy_(source))
 ADD_ONE = Kernel("add one", 1_000, lambda target: target.add_(1))
 SUM = Kernel("sum", 1_000, lambda a, b, target: target.copy_(a).add_(b))
 READ_BACK = Kernel("read back", 1_000, lambda target: target.item())
-
-
-def gpu(test):
-    return pytest.mark.gpu(pytest.mark.skipif(bool(MISSING), reason=MISSING)(test))
 
 
 @pytest.fixture

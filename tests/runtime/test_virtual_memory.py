@@ -85,6 +85,40 @@ def test_a_store_out_of_bounds_names_kernel_address_and_the_nearest_buffer(row):
     assert fault.value.nearest == f"out at {output.address:#x}, 128 bytes"
 
 
+@pytest.mark.parametrize("column", [0, 2])
+def test_an_empty_buffer_lies_at_null_and_a_store_to_it_near_null(column):
+    import torch
+
+    device = device_of()
+    beside = device.allocate([4], "int64", name="beside")
+    empties = [device.allocate([0, 4], "float32", name=name) for name in ("lse", "output")]
+    assert [buffer.address for buffer in empties] == [0, 0] == [torch.empty(10)[3:3].data_ptr()] * 2
+    rows, values = torch.tensor([27 * 256]), torch.ones(1, 2)
+
+    def function(_, output):
+        store_rows(output[:, column : column + 2], rows, values)
+
+    device.launch(Kernel("forward", 100, function), device.null_stream, writes=empties)
+    with pytest.raises(MemoryFault) as fault:
+        device.synchronize()
+    # Rows are 4 × 4 bytes, wherever other memory is.
+    assert fault.value.address == 27 * 256 * 16 + 4 * column < beside.address
+    assert fault.value.nearest == "output at 0x0, 0 bytes"
+
+
+def test_empty_buffers_are_copied_and_freed_like_others_and_take_no_memory():
+    device = device_of()
+    empty = device.allocate([0], "int64", name="none")
+    here = device.host_buffer([0], "int64", pinned=True)
+    assert (here.address, here.on_host().tolist()) == (0, [])
+    device.copy(empty, here)
+    device.free(empty)
+    with pytest.raises(ValueError, match="none: is freed already"):
+        device.free(empty)
+    first, second = device.allocate([0], "int64"), device.allocate([1], "int64")
+    assert first.address != second.address
+
+
 def test_after_a_fault_the_device_is_lost():
     device = device_of()
     scattering(device, 4)

@@ -12,6 +12,7 @@ CONFIGS = st.builds(
     serialize_copy=st.integers(0, 3),
     launch_blocking=st.booleans(),
     rocm=st.sampled_from(["7.2", "10"]),
+    null_follows_share=st.sampled_from([None, 0.5]),
     ordering_edges=st.booleans(),
     kernel_jitter=st.sampled_from([0.0, 0.5]),
     timing=st.sampled_from([Timing(), Timing(**ROUND)]),

@@ -93,6 +93,9 @@ class Config:
         rocm: `7.2`: the null stream shares the hardware queues of all streams, so that a blocking
             copy may stand behind work it is not ordered with. `10`: it has one of its own. That
             this is the difference between the two is assumed.
+        null_follows_share: On ROCm 7.2, how often the null stream goes to the hardware queue that
+            holds the most when it has work again after a while, rather than to the one of the
+            others that the fewest streams use. None: it keeps the queue of its first work.
         ordering_edges: Whether a wait pending in another queue costs dispatches nothing.
         kernel_jitter: Spread of kernel times: each is drawn between 1 − jitter and 1 + jitter of
             its cost.
@@ -106,6 +109,7 @@ class Config:
     serialize_copy: int = 0
     launch_blocking: bool = False
     rocm: str = "7.2"
+    null_follows_share: float | None = None
     ordering_edges: bool = False
     kernel_jitter: float = 0.0
     host_costs_ns: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
@@ -131,6 +135,9 @@ class Config:
         copies = self.serialize_copy
         require(is_count(copies) and copies <= 3, "serialize_copy", copies, "0, 1, 2 or 3")
         require(self.rocm in ROCM_VERSIONS, "rocm", self.rocm, " or ".join(ROCM_VERSIONS))
+        follows = self.null_follows_share
+        is_share = follows is None or (_is_number(follows) and 0 <= follows <= 1)
+        require(is_share, "null_follows_share", follows, "a share from 0 to 1, or nothing")
         jitter = self.kernel_jitter
         require(
             _is_number(jitter) and 0 <= jitter < 1, "kernel_jitter", jitter, "a share from 0 to 1"

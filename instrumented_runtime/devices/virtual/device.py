@@ -146,6 +146,7 @@ class VirtualDevice:
         # Neither HIP nor CUDA lets the host wait for a copy inside device memory.
         if not copy.is_inside_device or self.config.serialize_copy & 2:
             self._host.wait_for(self._host.marker(queue))
+            self._streams.null_queue.used_ns = self._host.now_ns
         self._host.end("hipMemcpy", start, *copy.arguments, call=call)
 
     def copy_async(

@@ -75,10 +75,12 @@ class Memory:
     ) -> tuple[VirtualBuffer, bool]:
         """Return device memory, and whether it is new (`hipMalloc`) rather than reused."""
         size_bytes = _size_bytes(shape, dtype)
+        if size_bytes == 0:
+            return self._empty(shape, dtype, "device", name), False
         blocks = self._free.setdefault(pool, [])
         fit = next((n for n, block in enumerate(blocks) if block[0] >= size_bytes), None)
         if fit is None:
-            block_bytes = max(-(-size_bytes // BLOCK_BYTES), 1) * BLOCK_BYTES
+            block_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
             # A hole between blocks, so that what runs beyond one is in none.
             address, self._device_top = self._device_top, self._device_top + 2 * block_bytes
             storage = _storage(block_bytes) if self.with_tensors else None
@@ -113,13 +115,17 @@ class Memory:
         if buffer.place != "device":
             raise ValueError(f"{buffer.name}: is host memory; only device memory is freed")
         buffer.is_freed = True
+        if buffer.size_bytes == 0:
+            return
         block = (buffer.block_bytes, buffer.address, buffer.storage)
         insort(self._free[buffer.pool], block, key=_size_and_address)
 
     def host(self, shape: Sequence[int], dtype: str, place: Place, name: str) -> VirtualBuffer:
         """Return host memory."""
         size_bytes = _size_bytes(shape, dtype)
-        block_bytes = max(-(-size_bytes // BLOCK_BYTES), 1) * BLOCK_BYTES
+        if size_bytes == 0:
+            return self._empty(shape, dtype, place, name)
+        block_bytes = -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES
         address, self._host_top = self._host_top, self._host_top + block_bytes
         storage = _storage(block_bytes) if self.with_tensors else None
         label = name or f"host_{(address - _HOST_HEAP) // BLOCK_BYTES}"
@@ -133,26 +139,36 @@ class Memory:
     ) -> MemoryFault:
         """Return the fault that a store out of bounds is, with the address it went to."""
         target = error.target
-        row_bytes = int(target.stride(0) * target.element_size())
-        inside = (
-            buffer.address + target.data_ptr() - buffer.storage.data_ptr()
-            for buffer in buffers
-            if buffer.storage is not None
-            and 0 <= target.data_ptr() - buffer.storage.data_ptr() < buffer.block_bytes
-        )
-        start = next(inside, None)
-        if start is None:
+        item_bytes = target.element_size()
+        row_bytes = int(target.stride(0) * item_bytes)
+        owner = next((buffer for buffer in buffers if _holds(buffer, target)), None)
+        if owner is None:
             nearest = "none: it stored to a tensor that is no buffer of its launch"
             return MemoryFault(kernel, error.row * row_bytes, nearest)
+        start = owner.address + int(target.storage_offset()) * item_bytes
         address = start + error.row * row_bytes
 
         def distance(place: tuple[int, tuple[int, str]]) -> int:
             start, (size_bytes, _) = place
             return max(start - address, address - (start + size_bytes) + 1, 0)
 
-        nowhere = (start, (0, "no device memory"))
-        start, (size_bytes, name) = min(self._places.items(), key=distance, default=nowhere)
+        places = {owner.address: (owner.size_bytes, owner.name), **self._places}
+        start, (size_bytes, name) = min(places.items(), key=distance)
         return MemoryFault(kernel, address, f"{name} at {start:#x}, {size_bytes} bytes")
+
+    def _empty(self, shape: Sequence[int], dtype: str, place: Place, name: str) -> VirtualBuffer:
+        """Return a buffer of no bytes. Its address is null, as torch's allocators have it."""
+        # By its storage a fault finds the buffer, so it has some all the same.
+        storage = _storage(BLOCK_BYTES) if self.with_tensors else None
+        tensor = _shaped(storage, shape, dtype)
+        return VirtualBuffer(name or "empty", place, 0, 0, tensor, self, 0, 0, storage)
+
+
+def _holds(buffer: VirtualBuffer, tensor: "Tensor") -> bool:
+    if buffer.storage is None:
+        return False
+    # Not the tensor's own pointer, which is null where it is empty.
+    return tensor.untyped_storage().data_ptr() == buffer.storage.data_ptr()
 
 
 def _size_and_address(block: "tuple[int, int, Tensor | None]") -> tuple[int, int]:

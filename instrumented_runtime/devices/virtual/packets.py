@@ -35,6 +35,7 @@ class Signal:
 Packet = tuple[int, int, int, int, int, Any, Action | None, float, Signal | None]
 KIND: Final = 0
 ARRIVES_NS: Final = 1
+STREAM: Final = 4
 WHAT: Final = 5
 
 

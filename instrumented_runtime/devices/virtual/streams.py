@@ -1,11 +1,17 @@
 """Streams, events, the hardware queues that streams share, and the null stream's rules."""
 
+import random
+from collections.abc import Sequence
+
 from instrumented_runtime.devices import Stream, StreamFlags
+from instrumented_runtime.devices.virtual.config import Config
 from instrumented_runtime.devices.virtual.graphs import Branch, Moment
 from instrumented_runtime.devices.virtual.host import Host
-from instrumented_runtime.devices.virtual.packets import Queue, Signal
+from instrumented_runtime.devices.virtual.packets import BARRIER, KIND, STREAM, Queue, Signal
 
 NULL_PRIORITY = 1 << 30
+# Assumed: for so long after its last work the null stream stays where it is, if it moves at all.
+_NULL_KEEPS_NS = 1_000_000
 
 
 class VirtualStream:
@@ -52,6 +58,11 @@ class VirtualEvent:
         self.handle = handle
         self._signal: Signal | None = None
         self._captured: Moment | None = None
+
+    @property
+    def done_ns(self) -> int | None:
+        """When the last record was done, as the device itself knows; None before."""
+        return self._signal.done_ns if self._signal else None
 
     def record(self, stream: Stream) -> None:
         on = self._streams.own(stream)
@@ -103,6 +114,33 @@ class VirtualEvent:
         host.end("hipEventSynchronize", start, self.handle)
 
 
+class NullQueue:
+    """Which hardware queue the null stream gets, where it moves; its own on ROCm 10 in any case.
+
+    Attributes:
+        may_move: Whether it chooses again after a while without work.
+        used_ns: When it last had work.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Choose as a configuration says; equal seeds choose alike."""
+        self._share = config.null_follows_share
+        self.may_move = self._share is not None
+        self.used_ns = 0
+        self._random = random.Random(f"null stream {config.seed}")
+
+    def choice(self, pool: Sequence[Queue]) -> Queue:
+        """Return the fullest queue or, of the others, the one that the fewest streams use."""
+        fullest = max(pool, key=lambda queue: len(queue.packets))
+        others = [queue for queue in pool if queue is not fullest]
+        follows = self._random.random() < (self._share or 0.0)
+        return fullest if follows or not others else min(others, key=_num_streams)
+
+
+def _num_streams(queue: Queue) -> int:
+    return queue.streams
+
+
 class Streams:
     """All streams of a device and the hardware queues they share."""
 
@@ -113,6 +151,7 @@ class Streams:
         self._pools: dict[int, list[Queue]] = {}
         self._null_work = 0
         self.null = self.add("null", 0, "null")
+        self.null_queue = NullQueue(host.config)
 
     def add(self, flags: StreamFlags, priority: int, name: str) -> VirtualStream:
         """Add a stream."""
@@ -134,6 +173,8 @@ class Streams:
 
     def ready(self, stream: VirtualStream) -> Queue:
         """Return the queue of a stream that is about to get work, the null stream's rules kept."""
+        if stream is self.null and self.null_queue.may_move:
+            self._move_null()
         queue = stream.queue or self.queue_of(stream)
         if not stream.is_ordered:
             return queue
@@ -156,9 +197,26 @@ class Streams:
         """Return the hardware queue of a stream: chosen at its first work, the least used."""
         if stream.queue is None:
             pool = self.pool(stream)
-            stream.queue = min(pool, key=lambda queue: queue.streams)
+            if stream.flags == "null" and self.null_queue.may_move:
+                stream.queue = self.null_queue.choice(pool)
+            else:
+                stream.queue = min(pool, key=_num_streams)
             stream.queue.streams += 1
         return stream.queue
+
+    def _move_null(self) -> None:
+        """Let the null stream choose a queue anew, if it has had nothing to do for a while."""
+        queue, now_ns = self.null.queue, self.host.now_ns
+        is_rested = now_ns - self.null_queue.used_ns >= _NULL_KEEPS_NS
+        self.null_queue.used_ns = now_ns
+        if not is_rested:
+            return
+        self.host.catch_up()
+        # A barrier names no stream.
+        pending = (packet for packet in queue.packets if packet[KIND] != BARRIER) if queue else ()
+        if queue is not None and all(packet[STREAM] != self.null.number for packet in pending):
+            queue.streams -= 1
+            self.null.queue = None
 
     def pool(self, stream: VirtualStream) -> list[Queue]:
         """Return the queues that a stream may use; they are made as they are needed."""
