@@ -30,6 +30,15 @@ def print_lines(lines: Sequence[str]) -> bool:
     return True
 
 
+def what_keeps_from_writing(file: Path) -> str:
+    """Return why a new file cannot be written, before anything is done for it; empty if it can."""
+    if file.exists() or file.is_symlink():
+        return f"{file}: exists and is not overwritten; move it first"
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        return f"{file.parent}: no folder that can be written to; make it first"
+    return ""
+
+
 def write_new(file: Path, text: str) -> bool:
     """Write a file that is not there yet, whole or not at all; return whether it is there."""
     try:

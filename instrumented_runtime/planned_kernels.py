@@ -16,9 +16,10 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from instrumented_runtime.devices import RowOutOfBoundsError, store_rows
+from instrumented_runtime.devices import refuse_rows, store_rows
 from instrumented_runtime.model import MODULUS, WIDTH
-from instrumented_runtime.model_kernels import cache_slots
+from instrumented_runtime.model_kernels import attend, cache_slots
+from instrumented_runtime.prefill.attention import WorkMaps, items_by_end, spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,13 +50,12 @@ def attend_by_plan(layer: int, page_size: int, first_decoded: int) -> Function:
     ) -> None:
         values, share = cache[:, layer], attention[layer]
         beside = slice(first_decoded, None)
-        seen = positions[beside, None] - back
-        at = cache_slots(table, rows[beside, None].expand_as(seen), seen.clamp(min=0), page_size)
-        context = ((share * (seen >= 0))[:, :, None] * values[at]).sum(1)
-        hidden[beside] = (3 * hidden[beside] + context).remainder(MODULUS)
+        attend(layer, page_size)(
+            rows[beside], positions[beside], table, cache, attention, back, hidden[beside]
+        )
 
         items = _items(work_indptr, work_info)
-        item, place = _spread(items[:, 3] - items[:, 2])
+        item, place = spread(items[:, 3] - items[:, 2])
         row, head = items[item, 2] + place, items[item, 7] & 0xFFFF
         # A load beyond the tokens gives 0, as a buffer load of a GPU does.
         here = row.clamp(0, len(rows) - 1)
@@ -90,14 +90,14 @@ def reduce_by_plan(
     """Add up the parts of each shared tile, and add them to `hidden [tokens, WIDTH]`."""
     import torch
 
-    tile, part = _spread(reduce_indptr.diff())
+    tile, part = spread(reduce_indptr.diff())
     parts = reduce_indptr.long()[tile] + part
     bounds = reduce_final_map.long()[tile]
-    place, offset = _spread(bounds[:, 1] - bounds[:, 0])
+    place, offset = spread(bounds[:, 1] - bounds[:, 0])
     rows = bounds[place, 0] + offset
     kept = reduce_partial_map.long()[parts[place]] + offset
-    _refuse_rows(lse, kept)
-    _refuse_rows(hidden, rows)
+    refuse_rows(lse, kept)
+    refuse_rows(hidden, rows)
     sums = torch.zeros_like(hidden).index_add_(0, rows, output[kept])
     changed = rows.unique()
     after = (3 * hidden[changed] + sums[changed]).remainder(MODULUS)
@@ -114,7 +114,7 @@ def touch_by_plan(
     parts = items[items[:, 1] >= 0]
     if len(parts) and int(parts[:, 1].max()) >= len(lse):
         # The fault that is seen is that of the part which ends first.
-        items = items[_order_of_end(work_indptr, items)]
+        items = items_by_end(WorkMaps(work_indptr, work_info))
         parts = items[items[:, 1] >= 0]
     first = parts[:, 1]
     rows = torch.cat([first, first + parts[:, 3] - parts[:, 2] - 1])
@@ -129,34 +129,8 @@ def touch_reduce(
     _output: "Tensor",
 ) -> None:
     """Read the first scratch row of each part."""
-    _refuse_rows(lse, reduce_partial_map[: int(reduce_indptr[-1])])
+    refuse_rows(lse, reduce_partial_map[: int(reduce_indptr[-1])])
 
 
 def _items(work_indptr: "Tensor", work_info: "Tensor") -> "Tensor":
     return work_info[: int(work_indptr[-1])].long()
-
-
-def _order_of_end(work_indptr: "Tensor", items: "Tensor") -> "Tensor":
-    """Return items as they end if all groups run side by side and time is counted in keys."""
-    counts = work_indptr.diff()
-    elapsed = (items[:, 5] - items[:, 4]).cumsum(0)
-    before = elapsed.new_zeros(len(items) + 1)
-    before[1:] = elapsed
-    group, _ = _spread(counts)
-    return (elapsed - before[work_indptr.long()[group]]).argsort(stable=True)
-
-
-def _spread(counts: "Tensor") -> "tuple[Tensor, Tensor]":
-    """Return for each thing that is counted whose it is, and which of those."""
-    import torch
-
-    counts = counts.clamp(min=0).long()
-    owner = torch.arange(len(counts)).repeat_interleave(counts)
-    return owner, torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
-
-
-def _refuse_rows(scratch: "Tensor", rows: "Tensor") -> None:
-    """Fault where a row beyond the scratch is read: it is as large as the plan it belongs to."""
-    outside = rows[(rows < 0) | (rows >= len(scratch))]
-    if len(outside):
-        raise RowOutOfBoundsError(scratch, int(outside[0]))

@@ -3,13 +3,12 @@
 import argparse
 import importlib.util
 import json
-import os
 import sys
 from pathlib import Path
 from textwrap import wrap
 
 from instrumented_runtime.bench import Row, Table, s1, s2, s3, s5
-from instrumented_runtime.console import print_lines, say, write_new
+from instrumented_runtime.console import print_lines, say, what_keeps_from_writing, write_new
 
 TABLES = {table.name: table for table in (s1.TABLE, s2.TABLE, s3.TABLE, s5.TABLE)}
 
@@ -29,10 +28,8 @@ def main() -> int:
         "--json", type=Path, metavar="FILE", help="also write the rows to a file that is not there"
     )
     arguments = parser.parse_args()
-    if arguments.json and (arguments.json.exists() or arguments.json.is_symlink()):
-        parser.error(f"{arguments.json}: exists and is not overwritten; move it first")
-    if arguments.json and not os.access(arguments.json.parent, os.W_OK | os.X_OK):
-        parser.error(f"{arguments.json.parent}: no folder that can be written to; make it first")
+    if arguments.json and (problem := what_keeps_from_writing(arguments.json)):
+        parser.error(problem)
     names = dict.fromkeys(arguments.table or TABLES)
     if s5.TABLE.name in names and importlib.util.find_spec("torch") is None:
         parser.error("s5 needs torch, which is not installed; name other tables with --table")

@@ -113,11 +113,7 @@ def burst(
     ]
     for request in served:
         engine.add(request)
-    settled, finished = (0, 0), 0
-    while engine.has_work:
-        finished += len(engine.overlapped_step())
-        if not finished:
-            settled = (engine.num_running, engine.num_waiting)
+    settled = serve_burst(engine)
     first = [_since_arrival_s(one, one.first_token_ns) for one in served]
     last = [_since_arrival_s(one, one.finished_ns) for one in served]
     per_token = [(end - start) / (new - 1) * 1e3 for start, end in zip(first, last, strict=True)]
@@ -129,6 +125,16 @@ def burst(
         settled,
         engine.num_verified_tokens / engine.num_verifies,
     )
+
+
+def serve_burst(engine: Engine) -> tuple[int, int]:
+    """Serve all that was added; return how many run and wait when no more are admitted."""
+    settled, finished = (0, 0), 0
+    while engine.has_work:
+        finished += len(engine.overlapped_step())
+        if not finished:
+            settled = (engine.num_running, engine.num_waiting)
+    return settled
 
 
 def graph_us(*, is_waited_for: bool) -> float:

@@ -275,7 +275,16 @@ def store_rows(target: "Tensor", rows: "Tensor", values: "Tensor") -> None:
         RowOutOfBoundsError: A row is out of bounds; the virtual device makes a `MemoryFault` of it.
     """
     if not target.is_cuda:
-        outside = rows[(rows < 0) | (rows >= target.shape[0])]
-        if len(outside):
-            raise RowOutOfBoundsError(target, int(outside[0]))
+        refuse_rows(target, rows)
     target[rows.long()] = values
+
+
+def refuse_rows(tensor: "Tensor", rows: "Tensor") -> None:
+    """Refuse rows that a CPU tensor does not have.
+
+    Raises:
+        RowOutOfBoundsError: Of the first of them.
+    """
+    outside = rows[(rows < 0) | (rows >= tensor.shape[0])]
+    if len(outside):
+        raise RowOutOfBoundsError(tensor, int(outside[0]))

@@ -17,7 +17,7 @@ from itertools import pairwise
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from instrumented_runtime.devices import RowOutOfBoundsError, store_rows
+from instrumented_runtime.devices import refuse_rows, store_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -186,21 +186,33 @@ class _Item(NamedTuple):
 
 
 def _in_order_of_end(work: WorkMaps) -> Iterator[_Item]:
-    """Return the items in the order in which they end when all groups run side by side.
+    return (_Item(*row) for row in items_by_end(work).tolist())
+
+
+def items_by_end(work: WorkMaps) -> "Tensor":
+    """Return the items, `[items, 8] int64`, as they end when all groups run side by side.
 
     Time is counted in pages. The order matters for a fault alone: the first one is the one seen.
+    For CPU tensors.
     """
     import torch
 
     starts = work.indptr[:-1].long()
     counts = (work.indptr[1:] - starts).clamp(min=0)
-    group = torch.arange(len(counts)).repeat_interleave(counts)
-    place = torch.arange(len(group)) - (counts.cumsum(0) - counts)[group]
+    group, place = spread(counts)
     info = _rows_or_zero(work.info, starts[group] + place).long()
     elapsed = (info[:, 5] - info[:, 4]).clamp(min=0).cumsum(0)
     before_group = torch.cat([elapsed.new_zeros(1), elapsed])[counts.cumsum(0) - counts]
-    order = (elapsed - before_group[group]).argsort(stable=True)
-    return (_Item(*row) for row in info[order].tolist())
+    return info[(elapsed - before_group[group]).argsort(stable=True)]
+
+
+def spread(counts: "Tensor") -> "tuple[Tensor, Tensor]":
+    """Return for each thing that is counted whose it is, and which of those; for CPU tensors."""
+    import torch
+
+    counts = counts.clamp(min=0).long()
+    owner = torch.arange(len(counts)).repeat_interleave(counts)
+    return owner, torch.arange(len(owner)) - (counts.cumsum(0) - counts)[owner]
 
 
 def _attend(
@@ -251,7 +263,5 @@ def _rows_or_zero(source: "Tensor", rows: "Tensor") -> "Tensor":
 
 def _scratch_rows(source: "Tensor", rows: "Tensor") -> "Tensor":
     """Return `source[rows]`; the scratch is as large as the plan it belongs to."""
-    outside = rows[(rows < 0) | (rows >= len(source))]
-    if len(outside):
-        raise RowOutOfBoundsError(source, int(outside[0]))
+    refuse_rows(source, rows)
     return source[rows]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from instrumented_runtime.console import print_lines, say, write_new
+from instrumented_runtime.console import print_lines, say, what_keeps_from_writing, write_new
 from instrumented_runtime.devices import Device
 from instrumented_runtime.devices.torch_device import TorchDevice
 from instrumented_runtime.devices.virtual import Config, VirtualDevice
@@ -92,14 +92,12 @@ def main() -> int:
         "--json", type=Path, metavar="FILE", help="also write all of it to a file that is not there"
     )
     arguments = parser.parse_args()
-    if arguments.json and (arguments.json.exists() or arguments.json.is_symlink()):
-        parser.error(f"{arguments.json}: exists and is not overwritten; move it first")
-    if arguments.json and not os.access(arguments.json.parent, os.W_OK | os.X_OK):
-        parser.error(f"{arguments.json.parent}: no folder that can be written to; make it first")
+    if arguments.json and (problem := what_keeps_from_writing(arguments.json)):
+        parser.error(problem)
     try:
         machine = _virtual() if arguments.device == "virtual" else _torch()
-    except (RuntimeError, ValueError) as problem:
-        parser.error(str(problem))
+    except (RuntimeError, ValueError) as error:
+        parser.error(str(error))
     return _measure(machine, arguments.json)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from instrumented_runtime.devices import Device, Graph, Stream
+from instrumented_runtime.devices import Device, Event, Graph, Kernel, Stream
 from instrumented_runtime.probe import Findings, Probe, Verdict
 from instrumented_runtime.probe.medians import is_above, summary
 from instrumented_runtime.probe.programs import AT_ONCE_LIMIT, DELAY, KERNEL, interleaved, replay_ns
@@ -55,14 +55,7 @@ def _branches_run_at_once(device: Device, main: Stream, side: Stream) -> bool:
 def _delays(device: Device, main: Stream, side: Stream | None) -> Graph:
     fork, join = device.event(), device.event()
     with device.capture(main, name="probe branches") as graph:
-        if side is not None:
-            fork.record(main)
-            fork.wait(side)
-            device.launch(DELAY, side)
-            join.record(side)
-        device.launch(DELAY, main)
-        if side is not None:
-            join.wait(main)
+        _launch_beside(device, DELAY, main, side, (fork, join))
     return graph
 
 
@@ -71,15 +64,23 @@ def _segments(device: Device, main: Stream, side: Stream | None, count: int) -> 
     with device.capture(main, name=f"probe {count} segments") as graph:
         for _ in range(count):
             device.launch(KERNEL, main)
-            if side is not None:
-                fork.record(main)
-                fork.wait(side)
-                device.launch(KERNEL, side)
-                join.record(side)
-            device.launch(KERNEL, main)
-            if side is not None:
-                join.wait(main)
+            _launch_beside(device, KERNEL, main, side, (fork, join))
     return graph
+
+
+def _launch_beside(
+    device: Device, kernel: Kernel, main: Stream, side: Stream | None, events: tuple[Event, Event]
+) -> None:
+    """Launch a kernel and, if there is a side stream, the same there between a fork and a join."""
+    fork, join = events
+    if side is not None:
+        fork.record(main)
+        fork.wait(side)
+        device.launch(kernel, side)
+        join.record(side)
+    device.launch(kernel, main)
+    if side is not None:
+        join.wait(main)
 
 
 PROBE = Probe("forks", "What do a fork onto a side stream and its join cost in a graph?", _run)

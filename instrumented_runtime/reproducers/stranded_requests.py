@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from instrumented_runtime.bench.simulate import serve_burst
 from instrumented_runtime.config import DelayRule, EngineConfig
 from instrumented_runtime.costs import Costs
 from instrumented_runtime.engine import Engine
@@ -43,12 +44,7 @@ def _served(device: MarkedDevice, config: EngineConfig) -> tuple[list[Request], 
     for request in served:
         request.arrival_ns = device.device.now_ns
         engine.add(request)
-    settled, finished = (0, 0), 0
-    while engine.has_work:
-        finished += len(engine.overlapped_step())
-        if not finished:
-            settled = (engine.num_running, engine.num_waiting)
-    return served, settled
+    return served, serve_burst(engine)
 
 
 def _run(lab: Lab) -> Iterator[Outcome]:

@@ -274,6 +274,16 @@ def parts_of_work(
     return parts
 
 
+def notes_of_uncalled(
+    own: tuple[str, ...], some: pl.DataFrame, uncalled: pl.DataFrame
+) -> tuple[str, ...]:
+    """Return the notes that say the same as a check of some of the ops without a call.
+
+    One reader counts all of these alike, so its note is one only if they are all of this kind.
+    """
+    return (*own, "rocpd.ops-without-call") if some.height == uncalled.height else own
+
+
 def _lengths(islands: pl.DataFrame) -> dict[int, int]:
     """Return the summed length of disjoint intervals by device."""
     length = (pl.col("end_ns") - pl.col("start_ns")).sum()

@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracekit.api_calls import queued_before_recording
-from tracekit.trust import Check, Found, Touches, both, parts_of_work
+from tracekit.trust import Check, Found, Touches, both, notes_of_uncalled, parts_of_work
 
 
 def queued_before(
@@ -12,9 +12,7 @@ def queued_before(
     """Find, for each device, the share of its ops and of its busy time queued before recording."""
     uncalled = work.filter(pl.col("call_id").is_null())
     early = uncalled.filter(queued_before_recording(uncalled, calls).fill_null(value=False))
-    # One reader counts all ops without a call alike: said here only if all are of this kind.
-    is_all = early.height == uncalled.height
-    notes = (*CHECK.notes, "rocpd.ops-without-call") if is_all else CHECK.notes
+    notes = notes_of_uncalled(CHECK.notes, early, uncalled)
     return [
         Found(
             f"{part.words} were queued before recording began: their calls are not in the trace, "

@@ -3,7 +3,7 @@
 import polars as pl
 
 from tracekit.api_calls import queued_before_recording
-from tracekit.trust import Check, Found, Touches, both, parts_of_work
+from tracekit.trust import Check, Found, Touches, both, notes_of_uncalled, parts_of_work
 
 
 def uncalled(
@@ -22,9 +22,7 @@ def uncalled(
         (pl.col("process_id").is_in(callers.implode()) | pl.col("process_id").is_null())
         & ~queued_before_recording(all_uncalled, calls).fill_null(value=False)
     )
-    # One reader counts all ops without a call alike: said here only if all are of this kind.
-    is_all = without.height == all_uncalled.height
-    notes = (*CHECK.notes, "rocpd.ops-without-call") if is_all else CHECK.notes
+    notes = notes_of_uncalled(CHECK.notes, without, all_uncalled)
     return [
         Found(
             f"{part.words} have no call although calls were recorded: it was lost or not traced, "
