@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from instrumented_runtime.compressor.overlap import (
     MOST_TOKENS,
     Job,
+    Launch,
     LayerInputs,
     SideStreams,
-    Work,
     prepare,
     prepare_multi_stream,
 )
@@ -105,22 +105,22 @@ class Layers:
     def _filled(self, name: str, scale: float, *shape: int) -> Buffer:
         buffer = self._buffer(name, *shape)
         self.device.synchronize()
-        self._launch(Work(Kernel("fill", 1_000, partial(fill, scale)), [], [buffer]), self.main)
+        self._launch(Launch(Kernel("fill", 1_000, partial(fill, scale)), [], [buffer]), self.main)
         return buffer
 
-    def _launch(self, work: Work, stream: Stream) -> None:
-        self.device.launch(work.kernel, stream, work.reads, work.writes)
+    def _launch(self, launch: Launch, stream: Stream) -> None:
+        self.device.launch(launch.kernel, stream, launch.reads, launch.writes)
 
-    def _gemm(self, name: str, source: Buffer, rows: int, columns: int) -> Work:
+    def _gemm(self, name: str, source: Buffer, rows: int, columns: int) -> Launch:
         weight = self._filled(f"{name}_weight", rows**-0.5, rows, columns)
         target = self._buffer(name, self._rows, columns)
-        return Work(Kernel(name, 5_000, project), [source, weight], [target])
+        return Launch(Kernel(name, 5_000, project), [source, weight], [target])
 
     def _compressor(self, name: str, columns: int) -> tuple[Job, Buffer]:
-        work = self._gemm(name, self.hidden, self._width, columns)
-        return partial(self._launch, work), work.writes[0]
+        gemm = self._gemm(name, self.hidden, self._width, columns)
+        return partial(self._launch, gemm), gemm.writes[0]
 
-    def _layer(self, number: int) -> tuple[LayerInputs, Work]:
+    def _layer(self, number: int) -> tuple[LayerInputs, Launch]:
         down = self._gemm("wqkv_a", self.hidden, self._width, QKV_COLUMNS)
         (latent,) = down.writes
         queries = self._buffer("queries", self._rows, Q_RANK)
@@ -128,9 +128,9 @@ class Layers:
         up = self._gemm("wq_b", queries, Q_RANK, Q_COLUMNS)
         qkv = [
             down,
-            Work(Kernel("q_norm", 3_000, normalise), [latent], [queries]),
+            Launch(Kernel("q_norm", 3_000, normalise), [latent], [queries]),
             up,
-            Work(Kernel("store", 3_000, store), [latent], [kv]),
+            Launch(Kernel("store", 3_000, store), [latent], [kv]),
         ]
         indexer = None
         results = [up.writes[0], kv]
@@ -141,11 +141,11 @@ class Layers:
             results.append(result)
         self.results += results
         inputs = LayerInputs(qkv, up.writes[0], kv, core, indexer)
-        return inputs, Work(Kernel("mix", 3_000, mix), results, [self.hidden])
+        return inputs, Launch(Kernel("mix", 3_000, mix), results, [self.hidden])
 
     def run(self, *, is_on: bool) -> None:
         """Queue all layers."""
-        self._launch(Work(Kernel("copy", 1_000, copy), [self._source], [self.hidden]), self.main)
+        self._launch(Launch(Kernel("copy", 1_000, copy), [self._source], [self.hidden]), self.main)
         for inputs, mixed in self._layers:
             if is_on:
                 prepare_multi_stream(self.device, inputs, self.main, self._sides)
@@ -164,7 +164,7 @@ class Layers:
     def outputs(self, graph: MarkedGraph) -> list["Tensor"]:
         """Return what a replay leaves in every buffer, from buffers that hold nothing."""
         for buffer in (*self.results, self.hidden):
-            self._launch(Work(Kernel("clear", 1_000, clear), [], [buffer]), self.main)
+            self._launch(Launch(Kernel("clear", 1_000, clear), [], [buffer]), self.main)
         self.device.replay(graph, self.main)
         found: list[Tensor] = []
 
@@ -172,7 +172,7 @@ class Layers:
             found.append(tensor.clone())
 
         for buffer in (*self.results, self.hidden):
-            self._launch(Work(Kernel("keep", 1_000, keep), [buffer]), self.main)
+            self._launch(Launch(Kernel("keep", 1_000, keep), [buffer]), self.main)
         self.device.synchronize()
         return found
 

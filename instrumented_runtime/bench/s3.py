@@ -2,6 +2,7 @@
 
 import tempfile
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from instrumented_runtime.bench import Kind, Row, Say, Table
@@ -17,14 +18,24 @@ from instrumented_runtime.bench.published import (
 from instrumented_runtime.bench.simulate import Cycles, decode_cycles
 from instrumented_runtime.bench.stream_profile import Profile, all_reduce_skew, stream_profile
 from instrumented_runtime.config import EngineConfig
-from instrumented_runtime.costs import TOKENS_PER_VERIFY, Costs, KernelTime
+from instrumented_runtime.costs import FORWARD, TOKENS_PER_VERIFY, Costs, KernelTime, Part
 from instrumented_runtime.recorder import Recorder
 
 # The device repeats itself.
 TIMED_CYCLES = 10
-_COMPRESSORS = ("core", "indexer")
+_COMPRESSORS: tuple[Part, ...] = ("core", "indexer")
+
+
+def _layers_with(part: Part) -> int:
+    # Where a layer has kernels of a part, they follow each other.
+    parts = [kernel.part for kernel in FORWARD]
+    return sum(here == part != before for before, here in pairwise(parts))
+
+
+# SGLang forks and joins each side stream by itself, so that of 41 layers 21 have two forks.
+FORKS_PER_LAYER = sum(map(_layers_with, _COMPRESSORS)) / _layers_with("core")
 # The concurrencies without overlap that scaling is fitted to.
-_FITTED_OFF = (1, 8, 32)
+FITTED_OFF = (1, 8, 32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +54,15 @@ class OverlapCosts(Costs):
         device_scale: To a TPOT of 5.98 ms at concurrency 1 without overlap.
         growth: With `exponent` to 7.70 and 14.89 ms at concurrency 8 and 32, likewise.
         exponent: See `growth`.
-        compressor_scale: Of the compressors' kernels: to 161.4 ms on side streams in the profile.
+        compressor_scale: Of the compressors' kernels: to a TPOT that is 8.5 % lower with overlap
+            at concurrency 1.
         contention: Assumed. 1 is fair sharing, 0 none.
     """
 
-    device_scale: float = 0.704571
-    growth: float = 0.047518
-    exponent: float = 1.12909
-    compressor_scale: float = 1.06876
+    device_scale: float = 0.705636
+    growth: float = 0.0475145
+    exponent: float = 1.12856
+    compressor_scale: float = 1.05703
     contention: float = 1.0
 
     def _grown(self, requests: float) -> float:
@@ -80,8 +92,8 @@ class Model:
         costs: Of kernels and host.
         graph_dispatch_ns: Between kernels of a graph: fitted to how much of the wall time the main
             stream is busy without overlap. This model has more and longer gaps than that of `s1`.
-        dispatch_ns: Before a kernel that follows a fork, a join or a launch: fitted to a TPOT that
-            is 8.5 % lower with overlap at concurrency 1.
+        forks_per_layer: How many packets a fork puts into the forward's queue, and a join as many,
+            on average of the layers. Each is assumed to cost what a kernel's dispatch does.
         ordering_edges: Whether pending waits cost nothing.
         side_streams: For compressors.
         hw_queues: `GPU_MAX_HW_QUEUES`.
@@ -89,12 +101,17 @@ class Model:
     """
 
     costs: OverlapCosts = OverlapCosts()
-    graph_dispatch_ns: int = 1_718
-    dispatch_ns: int = 4_390
+    graph_dispatch_ns: int = 1_719
+    forks_per_layer: float = FORKS_PER_LAYER
     ordering_edges: bool = True
     side_streams: int = 2
     hw_queues: int = 4
     cycles: int = TIMED_CYCLES
+
+    @property
+    def dispatch_ns(self) -> int:
+        """Before a kernel that follows a fork or a join; of a launch, too, which is rare."""
+        return round(self.graph_dispatch_ns * (1 + self.forks_per_layer))
 
     def run(self, batch: int, *, is_on: bool, recorder: Recorder | None = None) -> Cycles:
         """Time decode steps of a batch."""
@@ -146,7 +163,7 @@ def rows(say: Say, model: Model = MODEL) -> list[Row]:
     # How many steps were profiled is not known; as many of ours as take the same time.
     steps = PROFILE_OFF.wall_ms / off.streams.wall_ms
     made += _streams("profile, off", PROFILE_OFF, off.streams, steps, ("main_busy_ms", "wall_ms"))
-    made += _streams("profile, on", PROFILE_ON, on.streams, steps, ("side_busy_ms",))
+    made += _streams("profile, on", PROFILE_ON, on.streams, steps, ())
     slow = polled.profile(PROFILE_CONCURRENCY, is_on=True)
     longer = [(one.all_reduce_us / off.all_reduce_us - 1) * 100 for one in (on, slow)]
     skew = all_reduce_skew(on, slow) * 100
@@ -163,7 +180,7 @@ def _tpot(known: Overlap, model: Model, polled: Model) -> list[Row]:
     off, on, slow_off, slow_on = (
         one.run(batch, is_on=is_on).cycle_ms for one in (model, polled) for is_on in (False, True)
     )
-    off_kind: Kind = "fitted" if batch in _FITTED_OFF else "predicted"
+    off_kind: Kind = "fitted" if batch in FITTED_OFF else "predicted"
     on_kind: Kind = "fitted" if batch == 1 else "predicted"
     slower = (slow_on / slow_off - 1) * 100
     return [
@@ -197,16 +214,18 @@ TABLE = Table(
     "s3",
     "Compressors on side streams (on) or in line (off), one token a step, with ordering edges",
     rows,
-    "6 constants fitted to 6 figures: TPOT off at concurrency 1, 8 and 32, the change at 1, the "
-    "busy share of the main stream with overlap off, and, with the profile of on in view, the busy "
-    "time of its side streams. The wall time of the profile off says only how many steps it spans. "
-    "Predicted are TPOT off at 4 and 16, the changes at 4, 8, 16 and 32, and main stream, "
-    "concurrency and wall of the profile on: 9 figures. Assumed: that two kernels get half of the "
-    "device each while both need all of it, and need it for as long as they take longer than at "
-    "batch 1 (no constant, but the form was chosen knowing the figures); that idle time lies "
-    "between kernels, not between steps; the layers, and how long kernels take relative to each "
-    "other. Without ordering edges the pending wait of s1 predicts all; that an all-reduce is as "
-    "late as the last of 8 ranks, each delayed by the rest of a poll, is assumed and computed "
-    "beside the run, whose time per token is without it. 1.1 ms on other streams with overlap off "
-    "are not modelled.",
+    "5 constants fitted to 5 figures: TPOT off at concurrency 1, 8 and 32, the change at 1, and "
+    "the busy share of the main stream with overlap off. The wall time of the profile off says "
+    "only how many steps it spans. Predicted are TPOT off at 4 and 16, the changes at 4, 8, 16 "
+    "and 32, and main stream, side streams, concurrency and wall of the profile on: 10 figures. "
+    "Assumed: that each fork and each join of a side stream is a packet that costs what a "
+    "kernel's dispatch does (no constant; they are counted in SGLang's source, but other prices "
+    "were tried, and the busy time of side streams was known, see docs/engine.md); that two "
+    "kernels get half of the device each while both need all of it, and need it for as long as "
+    "they take longer than at batch 1 (no constant, but the form was chosen knowing the figures); "
+    "that idle time lies between kernels, not between steps; the layers, and how long kernels "
+    "take relative to each other. Without ordering edges the pending wait of s1 predicts all; "
+    "that an all-reduce is as late as the last of 8 ranks, each delayed by the rest of a poll, is "
+    "assumed and computed beside the run, whose time per token is without it. 1.1 ms on other "
+    "streams with overlap off are not modelled.",
 )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from instrumented_runtime.compressor.pooling import pool_and_store, project
+from instrumented_runtime.compressor.compressor_kernels import pool_and_store, project
 from instrumented_runtime.devices import Buffer, Kernel, Stream
 from instrumented_runtime.marks.marked_device import MarkedDevice
 

@@ -34,8 +34,8 @@ def is_overlap_on(asked: bool | None, *, platform: Platform) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One launch."""
+class Launch:
+    """A kernel, and what it reads and writes."""
 
     kernel: Kernel
     reads: Sequence[Buffer] = ()
@@ -54,7 +54,7 @@ class LayerInputs:
         indexer: Queues the indexer's compressor; None without one.
     """
 
-    qkv: Sequence[Work]
+    qkv: Sequence[Launch]
     q: Buffer
     kv: Buffer
     core: Job | None = None
@@ -66,7 +66,7 @@ class LayerInputs:
         Raises:
             ValueError: Nothing of `qkv` writes it.
         """
-        written = [buffer for work in self.qkv for buffer in work.writes]
+        written = [buffer for launch in self.qkv for buffer in launch.writes]
         for buffer in (self.q, self.kv):
             if buffer not in written:
                 raise ValueError(f"qkv: nothing writes {buffer.name}, which attention reads")
@@ -153,8 +153,8 @@ def prepare_qkv(device: MarkedDevice, layer: LayerInputs, main: Stream) -> tuple
     Both ways share it, so that attention never reads a buffer that only the other has written.
     """
     with device.range("prepare_qkv"):
-        for work in layer.qkv:
-            device.launch(work.kernel, main, work.reads, work.writes)
+        for launch in layer.qkv:
+            device.launch(launch.kernel, main, launch.reads, launch.writes)
     return layer.q, layer.kv
 
 

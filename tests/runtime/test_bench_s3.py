@@ -1,6 +1,9 @@
 """Compressors on side streams: published figures out of the mechanism, which moves with it."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from instrumented_runtime.bench.stream_profile import Profile, all_reduce_skew
 
 # The device repeats itself.
 MODEL = replace(s3.MODEL, cycles=3)
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "engine.md").read_text()
 # 41 compressors of 6 and 4 µs, 21 indexers' of 5 µs; the time of both is a multiple of this.
 COMPRESSORS_MS = (41 * (6_000 + 4_000) + 21 * 5_000) / 1e6
 # Kernels of a step: 43 layers of 17, 41 with a compressor of 2, 21 with an indexer of 3, and 11.
@@ -70,8 +74,13 @@ def test_only_what_a_constant_was_chosen_for_is_called_fitted(rows):
         ("concurrency 32", "off, TPOT ms"),
         ("profile, off", "main stream busy, ms"),
         ("profile, off", "wall, ms"),
-        ("profile, on", "side streams busy, ms"),
     }
+
+
+def test_forks_are_counted_by_side_streams_of_layers():
+    # 41 layers fork for a compressor, 21 of them once more for the indexer's.
+    assert s3.FORKS_PER_LAYER == (41 + 21) / 41
+    assert MODEL.forks_per_layer == s3.FORKS_PER_LAYER
 
 
 def test_without_overlap_everything_is_on_one_stream_and_nothing_beside_it(rows):
@@ -111,6 +120,18 @@ def test_without_contention_kernels_take_as_long_beside_each_other_as_alone():
     assert change_percent(model, 32) < 0.5 - 2.5
 
 
+def test_the_page_makes_a_table_without_contention_and_says_what_is_in_it(capsys):
+    (example,) = re.findall(r"^    from dataclasses.*?(?=^\S)", PAGE, re.DOTALL | re.MULTILINE)
+    exec(dedent(example), {})
+    printed = capsys.readouterr().out
+    (side_ms,) = re.findall(
+        r"'profile, on', metric='side streams busy, ms'.*ours=([\d.]+)", printed
+    )
+    (change,) = re.findall(r"'concurrency 32', metric='change of TPOT, %'.*ours=([-\d.]+)", printed)
+    assert f"busy for {float(side_ms):.0f} ms only" in PAGE
+    assert f"at concurrency 32 too, −{-float(change):.1f} %" in PAGE
+
+
 def test_contention_grows_with_the_batch_and_there_is_none_at_batch_1():
     free = with_costs(contention=0.0)
     assert ms(free, 1, is_on=True) == ms(MODEL, 1, is_on=True)
@@ -120,12 +141,12 @@ def test_contention_grows_with_the_batch_and_there_is_none_at_batch_1():
 
 
 @pytest.mark.parametrize("scale", [0.0, s3.MODEL.costs.compressor_scale])
-def test_at_batch_1_it_saves_the_compressors_and_their_gaps_and_costs_two_dispatches_a_fork(scale):
+def test_at_batch_1_it_saves_the_compressors_and_their_gaps_and_costs_a_gap_a_fork_and_join(scale):
     model = with_costs(compressor_scale=scale)
-    gap_ns, after_ns = model.graph_dispatch_ns, model.dispatch_ns
+    gap_ns = model.graph_dispatch_ns
     saved_ns = COMPRESSORS_MS * 1e6 * scale + (41 * 2 + 21) * gap_ns
-    # In 41 layers one kernel follows the fork and one the join.
-    cost_ns = 41 * 2 * (after_ns - gap_ns)
+    # 41 layers fork and join one side stream, 21 of them a second one.
+    cost_ns = 2 * (41 + 21) * gap_ns
     change_ns = (ms(model, 1, is_on=True) - ms(model, 1, is_on=False)) * 1e6
     assert change_ns == pytest.approx(cost_ns - saved_ns, abs=300)
 
@@ -142,7 +163,7 @@ def test_one_side_stream_takes_both_compressors_and_is_worth_nearly_as_much():
         replace(free, side_streams=count).profile(4, is_on=True).streams for count in (1, 2)
     )
     assert one.side_busy_ms == pytest.approx(two.side_busy_ms, rel=1e-6)
-    assert change_percent(replace(MODEL, side_streams=1), 4) < -4
+    assert change_percent(replace(MODEL, side_streams=1, forks_per_layer=1), 4) < -4
 
 
 def test_side_streams_beyond_the_second_have_nothing_to_do():

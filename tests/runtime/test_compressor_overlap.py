@@ -21,9 +21,9 @@ from instrumented_runtime.compressor.compressor import (
     Parameters,
 )
 from instrumented_runtime.compressor.overlap import (
+    Launch,
     LayerInputs,
     SideStreams,
-    Work,
     is_overlap_on,
     prepare,
     prepare_multi_stream,
@@ -104,14 +104,14 @@ class Layer:
         )
         q, kv = (device.allocate((TOKENS, 12), "float32", name) for name in ("q", "kv"))
         qkv = [
-            Work(Kernel("q", 3_000, lambda x, q: q.copy_(3 * x)), [self.hidden], [q]),
-            Work(Kernel("kv", 3_000, lambda x, kv: kv.copy_(x + 1)), [self.hidden], [kv]),
+            Launch(Kernel("q", 3_000, lambda x, q: q.copy_(3 * x)), [self.hidden], [q]),
+            Launch(Kernel("kv", 3_000, lambda x, kv: kv.copy_(x + 1)), [self.hidden], [kv]),
         ]
         self.inputs = LayerInputs(qkv, q, kv, core, indexer)
         found = [q, kv, *self.caches]
         shape = (TOKENS * 24 + 2 * 8 * 8,)
         self.seen = device.allocate(shape, "float32", "seen")
-        self.attend = Work(Kernel("attend", 1_000, gather), found, [self.seen])
+        self.attend = Launch(Kernel("attend", 1_000, gather), found, [self.seen])
 
     def _upload(self, values, name):
         source = self.device.pinned(values.shape, values.dtype.name, f"{name}_host")
@@ -222,7 +222,7 @@ def test_a_path_that_writes_another_buffer_than_attention_reads_is_refused(missi
     device = MarkedDevice(VirtualDevice(), Marks())
     q, kv, stale = (device.allocate((1,), "float32", name) for name in ("q", "kv", "stale"))
     writes = {"q": q, "kv": kv} | {missing: stale}
-    works = [Work(Kernel(name, 1), [], [buffer]) for name, buffer in writes.items()]
+    works = [Launch(Kernel(name, 1), [], [buffer]) for name, buffer in writes.items()]
     with pytest.raises(ValueError, match=f"nothing writes {missing}, which attention reads"):
         LayerInputs(works, q, kv)
 
