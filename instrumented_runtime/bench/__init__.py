@@ -1,6 +1,6 @@
 """Published tables beside what the mechanism gives.
 
-`s1`, `s2`, `s3` and `s5` each define a `TABLE`, which `__main__` lists; `published` has the
+`s1`, `s2`, `s3` and `s5` each define a `TABLE`, which `command` lists; `published` has the
 authors' figures, `simulate` and `serving` the runs behind ours.
 """
 

@@ -4,7 +4,7 @@ A profiler that intercepts queues changes what is measured here, so everything i
 host's clock: differences between a shorter and a longer program, in which constant parts cancel.
 
 Each module but `medians`, `programs` and `report` is one group of hazards and defines a `PROBE`,
-which `__main__` lists.
+which `command` lists.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 """Each problem on its own, its ways of going wrong and its fixes side by side.
 
-A module defines a `REPRODUCER`, which `__main__` lists; `lab` has the devices that modes run on.
+A module defines a `REPRODUCER`, which `command` lists; `lab` has the devices that modes run on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -42,11 +42,16 @@ class Reproducer:
     Attributes:
         name: What the user calls it.
         shows: What goes wrong, in one sentence.
+        modes: Names of all that it runs in a lab.
         run: Runs its modes, each in a `Lab.mode`, and says what came out as it goes.
+        run_full: The same at a length that `run` only has a part of, never recorded; None if it
+            has no such part.
         devices: On which kinds of device it can run.
     """
 
     name: str
     shows: str
+    modes: Callable[["Lab"], Sequence[str]]
     run: Callable[["Lab"], Iterator[Outcome]]
+    run_full: Callable[[], Iterator[Outcome]] | None = None
     devices: tuple[str, ...] = ("virtual", "torch")

@@ -12,6 +12,7 @@ WARM_UP, STEPS, KERNELS = 5, 40, 200
 PREPARE_NS = 600_000
 # Of the host's preparation, what a step may take longer than its longer side.
 MOST_EXPOSED = 0.25
+MODES = ("device-only", "host-sync", "in-queue")
 _FORWARD = Kernel("forward", 5_000)
 _PUBLISH = Kernel("publish", 2_000, lambda lengths: lengths.add_(1))
 _READ = Kernel("read_lengths", 2_000, lambda lengths, seen: seen.add_(lengths))
@@ -70,7 +71,7 @@ class _Steps:
 
 def _run(lab: Lab) -> Iterator[Outcome]:
     device_ns = 0.0
-    for mode in ("device-only", "host-sync", "in-queue"):
+    for mode in MODES:
         with lab.mode(mode, _DEVICE) as device:
             steps = _Steps(device)
             times = [steps.step_ns(mode, number) for number in range(STEPS)]
@@ -95,5 +96,6 @@ def _run(lab: Lab) -> Iterator[Outcome]:
 REPRODUCER = Reproducer(
     "host-sync-bubble",
     "The host blocks for what the step before published, then prepares: the device idles.",
+    lambda _lab: MODES,
     _run,
 )

@@ -4,7 +4,7 @@ import contextlib
 import gzip
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -84,6 +84,18 @@ class Lab:
             return
         with Recorder(folder, environment=environment) as recorder:
             yield recorder
+
+    def refuse_taken(self, modes: Iterable[str]) -> None:
+        """Refuse folders that modes cannot be recorded in, before any of them runs.
+
+        Raises:
+            FileExistsError: A trace of one is there already.
+            NotADirectoryError: The folder for traces is a file.
+        """
+        if self.folder is not None and self.folder.exists() and not self.folder.is_dir():
+            raise NotADirectoryError(f"{self.folder}: is a file; name a folder")
+        for mode in modes:
+            self._new_folder(mode)
 
     def _new_folder(self, name: str) -> Path | None:
         folder = None if self.folder is None else self.folder / name

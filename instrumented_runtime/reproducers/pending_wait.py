@@ -94,5 +94,6 @@ def _run(lab: Lab) -> Iterator[Outcome]:
 REPRODUCER = Reproducer(
     "pending-wait",
     "A graph of 512 kernels, alone and while another stream waits for its end.",
+    lambda _lab: tuple(_WAITS),
     _run,
 )

@@ -9,10 +9,11 @@ from instrumented_runtime.reproducers.two_stream_attention import TwoStreamAtten
 
 # Of float32 against float64, for values near 1.
 TOLERANCE = 1e-5
+MODES = ("keyed-by-shape", "keyed-by-stream")
 
 
 def _run(lab: Lab) -> Iterator[Outcome]:
-    for mode in ("keyed-by-shape", "keyed-by-stream"):
+    for mode in MODES:
         with lab.mode(mode) as device:
             is_fixed = mode == "keyed-by-stream"
             pool = SplitKBufferPool(device) if is_fixed else SplitKBufferPool(device, by_shape)
@@ -31,5 +32,6 @@ def _run(lab: Lab) -> Iterator[Outcome]:
 REPRODUCER = Reproducer(
     "split-k-clobber",
     "Two streams attend with scratch of one key; one combines what the other has written.",
+    lambda _lab: MODES,
     _run,
 )

@@ -71,5 +71,6 @@ def _run(lab: Lab) -> Iterator[Outcome]:
 REPRODUCER = Reproducer(
     "stranded-requests",
     "A burst fills the slots but for a few, and the last requests wait until somebody is done.",
+    lambda _lab: RULES,
     _run,
 )

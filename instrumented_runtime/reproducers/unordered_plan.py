@@ -175,12 +175,19 @@ def _loaded(device: MarkedDevice, values: NDArray[np.generic], name: str) -> Buf
 def run(
     lab: Lab, first: Sequence[int] = FIRST, second: Sequence[int] = SECOND
 ) -> Iterator[Outcome]:
+    for mode, (writer, rocm) in _modes(lab).items():
+        options: Mapping[str, object] = {"rocm": rocm, "host_costs_ns": {"plan": 100_000}}
+        yield _outcome(lab, mode, options, writer, (first, second))
+
+
+def _modes(lab: Lab) -> dict[str, tuple[PlanWriterName, str]]:
+    """Return writer and behaviour of ROCm, empty on a real device, by the name of the mode."""
     writers: tuple[PlanWriterName, ...] = get_args(PlanWriterName)
-    for writer in writers:
-        for rocm in ("7.2", "10") if lab.is_model else ("",):
-            name = f"{writer}-rocm-{rocm}" if rocm else writer
-            options: Mapping[str, object] = {"rocm": rocm, "host_costs_ns": {"plan": 100_000}}
-            yield _outcome(lab, name, options, writer, (first, second))
+    return {
+        f"{writer}-rocm-{rocm}" if rocm else writer: (writer, rocm)
+        for writer in writers
+        for rocm in (("7.2", "10") if lab.is_model else ("",))
+    }
 
 
 def _outcome(
@@ -214,5 +221,6 @@ def _outcome(
 REPRODUCER = Reproducer(
     "unordered-plan",
     "A prefill is queued, and the host overwrites its plan by copies that no stream orders.",
+    lambda lab: tuple(_modes(lab)),
     run,
 )

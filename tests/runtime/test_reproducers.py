@@ -7,9 +7,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from instrumented_runtime.bench.published import Serving
 from instrumented_runtime.devices import MemoryFault
-from instrumented_runtime.reproducers import __main__ as command
 from instrumented_runtime.reproducers import (
+    command,
     host_sync_bubble,
     pending_wait,
     split_k_clobber,
@@ -122,6 +123,32 @@ def test_a_server_faults_on_rocm_10_and_not_with_staged_plans(monkeypatch):
     assert found["staged-rocm-10"].figures["done"] == "96 of 96"
 
 
+def test_whole_streams_are_served_in_other_processes(monkeypatch):
+    monkeypatch.setattr(unordered_plan_serving, "SERVING", [Serving(4, 6, 4, faults_at=0)])
+    full = unordered_plan_serving.FULL
+    assert len(full) == 7
+    monkeypatch.setattr(unordered_plan_serving, "FULL", [full[1], full[4]])
+    found = {one.mode: one for one in unordered_plan_serving.REPRODUCER.run_full()}
+    assert list(found) == [
+        "4-6-4/staged-rocm-7.2",
+        "4-6-4/masked-no-async-scheduling",
+    ]
+    assert all(one.is_fixed and one.figures["done"] == "6 of 6" for one in found.values())
+
+
+@pytest.mark.parametrize(
+    "reproducer",
+    [
+        host_sync_bubble.REPRODUCER,
+        pending_wait.REPRODUCER,
+        split_k_clobber.REPRODUCER,
+    ],
+    ids=lambda one: one.name,
+)
+def test_what_runs_is_what_is_announced(reproducer):
+    assert reproducer.modes(Lab("virtual")) == tuple(outcomes(reproducer))
+
+
 def test_a_fix_that_does_not_work_fails(monkeypatch, capsys):
     pool = split_k_clobber.SplitKBufferPool
     monkeypatch.setattr(
@@ -184,12 +211,28 @@ def test_without_torch_it_says_what_is_missing(monkeypatch, capsys):
         (["pending-wait", "--device", "mi355x"], "invalid choice"),
         ([], "the following arguments are required: NAME"),
         (["unordered-plan-serving", "--device", "torch"], "runs on --device virtual only"),
+        (["split-k-clobber", "--trace", ""], "--trace: is empty; name a folder"),
+        (["split-k-clobber", "--trace", "file"], "file: is a file; name a folder"),
+        (["split-k-clobber", "--full"], "--full is of unordered-plan-serving only"),
+        (["unordered-plan-serving", "--full", "--trace", "traces"], "not recorded"),
     ],
 )
 def test_what_it_does_not_know_is_refused(arguments, said, tmp_path):
+    (tmp_path / "file").touch()
     done = run(*arguments, cwd=tmp_path)
     assert done.returncode == 2
-    assert said in done.stderr
+    assert said in " ".join(done.stderr.split())
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_later_mode_that_is_recorded_already_is_refused_before_the_first_runs(tmp_path):
+    taken = tmp_path / "traces" / "keyed-by-stream" / "virtual_1.db"
+    taken.parent.mkdir(parents=True)
+    taken.touch()
+    done = run("split-k-clobber", "--trace", "traces", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "traces/keyed-by-stream: holds files and is not overwritten" in done.stderr
+    assert [path.name for path in taken.parents[1].iterdir()] == ["keyed-by-stream"]
 
 
 @pytest.mark.parametrize(
