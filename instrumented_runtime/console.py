@@ -7,8 +7,12 @@ from pathlib import Path
 
 
 def say(text: str) -> None:
-    """Write a line to stderr."""
-    sys.stderr.write(f"{text}\n")
+    """Write a line to stderr, if it can be: a server whose reader is gone still ends in order."""
+    try:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def print_lines(lines: Sequence[str]) -> bool:

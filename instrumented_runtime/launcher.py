@@ -36,6 +36,7 @@ class Launcher:
     """The streams, and all memory and graphs that a step needs.
 
     Attributes:
+        device: What it puts them onto.
         plans: Plans the attention of prefills; None if that is not planned.
     """
 
@@ -43,7 +44,8 @@ class Launcher:
         self, device: MarkedDevice, config: EngineConfig, costs: Costs, policy: StreamPolicy
     ) -> None:
         """Allocate everything and capture the graphs of every batch size."""
-        self._config, self._device = config, device
+        self._config = config
+        self.device = self._device = device
         self._forward = device.stream("forward")
         self._schedule = policy.place(self._forward, lambda: device.stream("schedule"))
         self._memory = model_memory(device, config)

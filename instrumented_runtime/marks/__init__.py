@@ -71,6 +71,10 @@ class Marks:
     def __init__(self, backend: Markers | None = None) -> None:
         self._backend = backend
 
+    def write_to(self, backend: Markers | None) -> None:
+        """Write to another backend from now on; ranges that are open end where they began."""
+        self._backend = backend
+
     def stream(self, stream: Stream, device: int = 0) -> None:
         """Say that a stream lives: when it is made, and for each when recording begins."""
         if self._backend is not None:

@@ -1,16 +1,23 @@
 """Where marker text goes: roctx, NVTX, or PyTorch's profiler. Nothing is loaded before it is named.
 
-Every backend keeps ranges per thread: a range is popped on the thread that pushed it.
+Every backend keeps ranges per thread: a range is popped on the thread that pushed it. The module
+needs the standard library alone, so that hooks can load it by its file in a server that is not
+ours.
 """
+
+from __future__ import annotations
 
 import ctypes
 import os
 import threading
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from instrumented_runtime.devices import Markers
+if TYPE_CHECKING:
+    from instrumented_runtime.devices import Markers
 
 
 class BackendError(Exception):
@@ -28,7 +35,7 @@ class _Roctx:
     """ROCm's marker library."""
 
     def __init__(self) -> None:
-        library, name = _loaded(ROCTX + OLD_ROCTX)
+        library, name = loaded_library(ROCTX + OLD_ROCTX)
         if name in OLD_ROCTX:
             warnings.warn(
                 f"markers go to the old {name}, which rocprofv3 does not record; "
@@ -52,7 +59,12 @@ class _Roctx:
         self._pop()
 
 
-def _loaded(names: tuple[str, ...]) -> tuple[ctypes.PyDLL, str]:
+def loaded_library(names: tuple[str, ...]) -> tuple[ctypes.PyDLL, str]:
+    """Return the first library of ROCm there is of these names, and its name.
+
+    Raises:
+        BackendError: There is none.
+    """
     folder = Path(os.environ.get("ROCM_PATH", "/opt/rocm")) / "lib"
     for name in names:
         for path in (name, str(folder / name)):
@@ -70,23 +82,35 @@ class _RecordFunction:
 
     def __init__(self) -> None:
         try:
-            from torch.profiler import record_function
+            import torch
         except ImportError as error:
             raise BackendError(f"no torch ({error})") from None
-        self._range = record_function
+        # What is behind `record_function`, at a third of its cost; no promise that it stays.
+        quick = "_record_function_with_args"
+        self._begin: Callable[[str], object] = getattr(torch.autograd, f"{quick}_enter", _entered)
+        self._end: Callable[[Any], object] = getattr(torch.autograd, f"{quick}_exit", _left)
         self._open = threading.local()
 
     def mark(self, text: str) -> None:
-        with self._range(text):
-            pass
+        self._end(self._begin(text))
 
     def push(self, text: str) -> None:
-        entered = self._range(text)
-        entered.__enter__()
-        self._open.__dict__.setdefault("ranges", []).append(entered)
+        self._open.__dict__.setdefault("ranges", []).append(self._begin(text))
 
     def pop(self) -> None:
-        self._open.ranges.pop().__exit__(None, None, None)
+        self._end(self._open.ranges.pop())
+
+
+def _entered(text: str) -> AbstractContextManager[object]:
+    from torch.profiler import record_function
+
+    entered = record_function(text)
+    entered.__enter__()
+    return entered
+
+
+def _left(entered: AbstractContextManager[object]) -> None:
+    entered.__exit__(None, None, None)
 
 
 class _Nvtx:

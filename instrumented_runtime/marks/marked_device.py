@@ -1,5 +1,6 @@
 """A device whose every stream, buffer, launch, copy, record, wait and sync is marked."""
 
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -35,16 +36,21 @@ class MarkedDevice:
         device: The device itself.
         marks: Where markers go.
         buffers: Device memory allocated through it and not freed.
+        streams: Made through it.
     """
 
     def __init__(self, device: Device, marks: Marks) -> None:
         """Mark what goes to a device from now on."""
         self.device, self.marks = device, marks
         self.buffers: list[Buffer] = []
+        self.streams: list[Stream] = []
+        self._host_buffers: list[weakref.ref[Buffer]] = []
+        self._graphs: dict[int, _Captured] = {}
         self._captured: _Captured | None = None
 
     def stream(self, name: str) -> Stream:
         stream = self.device.stream(name=name)
+        self.streams.append(stream)
         self.marks.stream(stream)
         return stream
 
@@ -69,14 +75,30 @@ class MarkedDevice:
         self.device.free(buffer)
 
     def pinned(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
-        buffer = self.device.host_buffer(shape, dtype, pinned=True, name=name)
+        return self._marked(self.device.host_buffer(shape, dtype, pinned=True, name=name))
+
+    def pageable(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
+        return self._marked(self.device.host_buffer(shape, dtype, name=name))
+
+    def _marked(self, buffer: Buffer) -> Buffer:
+        # Host memory is nobody's to free: it goes when its last user does.
+        self._host_buffers.append(weakref.ref(buffer))
         self.marks.buffer(buffer)
         return buffer
 
-    def pageable(self, shape: Sequence[int], dtype: str, name: str) -> Buffer:
-        buffer = self.device.host_buffer(shape, dtype, name=name)
-        self.marks.buffer(buffer)
-        return buffer
+    def declare(self) -> None:
+        """Mark all streams, buffers and graphs there are, for a recording that begins now."""
+        for stream in self.streams:
+            self.marks.stream(stream)
+        self._host_buffers = [one for one in self._host_buffers if one() is not None]
+        on_host = (one() for one in self._host_buffers)
+        for buffer in (*self.buffers, *(one for one in on_host if one is not None)):
+            self.marks.buffer(buffer)
+        for number, captured in self._graphs.items():
+            self._declare_graph(number, captured)
+
+    def _declare_graph(self, number: int, captured: _Captured) -> None:
+        self.marks.graph(number, reads=captured.reads.values(), writes=captured.writes.values())
 
     def launch(
         self,
@@ -124,7 +146,8 @@ class MarkedDevice:
         finally:
             self._captured = None
         number = next(_GRAPH_NUMBERS)
-        self.marks.graph(number, reads=captured.reads.values(), writes=captured.writes.values())
+        self._graphs[number] = captured
+        self._declare_graph(number, captured)
         done.append(MarkedGraph(graph, number))
 
     def replay(self, graph: MarkedGraph, stream: Stream) -> None:

@@ -105,6 +105,7 @@ class Recorder:
         self,
         model: Mapping[str, object],
         *,
+        first_call: int = 1,
         on_flush: Callable[[], None],
         before_close: Callable[[], None],
     ) -> None:
@@ -115,6 +116,8 @@ class Recorder:
 
         Args:
             model: What is modelled, as the trace is to say it.
+            first_call: Number of the first call that is recorded, for a device that ran before.
+                What belongs to an earlier one is left out of the database, and counted.
             on_flush: Called by the spooling thread after each flush, to ask for what is not in the
                 rows yet.
             before_close: Called by `close`, to put in the rows what is still to come.
@@ -122,6 +125,8 @@ class Recorder:
         if self._before_close is not None:
             raise RecorderError(f"{self._database}: is of another device; take a new Recorder")
         self._spool.note({"kind": "model", "number": 0, "name": json.dumps(model, sort_keys=True)})
+        if first_call > 1:
+            self._spool.note({"kind": "first_call", "number": first_call, "name": ""})
         self._on_flush, self._before_close = on_flush, before_close
 
     def close(self) -> Path:

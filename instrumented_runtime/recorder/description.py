@@ -149,6 +149,7 @@ class Seen:
         numbers: Per kind (kernel, stream, queue) its numbers.
         start_ns: Where the first row begins.
         end_ns: Where the last row ends.
+        rows_before_window: Rows left out, since what made them came before the recording.
     """
 
     threads: set[int]
@@ -157,6 +158,7 @@ class Seen:
     )
     start_ns: int | None = None
     end_ns: int | None = None
+    rows_before_window: int = 0
 
     def span(self, start_ns: int, end_ns: int) -> None:
         """Widen to a row."""
@@ -173,7 +175,10 @@ def describe(tables: RocpdTables, spool: Spool, seen: Seen) -> None:
     start, end = seen.start_ns or 0, seen.end_ns or 0
     ends = {"init": start, "fini": end, "start": start, "end": end}
     config = json.loads(spool.names["model"].get(0, "null"))
-    extdata = json.dumps({"model": MODEL, "seed": process["seed"], "config": config})
+    fields = {"model": MODEL, "seed": process["seed"], "config": config}
+    if "first_call" in process:
+        fields["rows_before_window"] = seen.rows_before_window
+    extdata = json.dumps(fields)
     more = {"command": process["command"], "environment": json.dumps(process["environment"])}
     row = {"id": pid, "ppid": 0, **owner, **ends, **more, "extdata": extdata}
     tables.insert_row("rocpd_info_process", row)

@@ -86,7 +86,8 @@ class RocpdRows:
         self._events = self._done = self._without_call = 0
         self._total = sum(len(rows) for rows in spool.rows.values())
         # Per call number, where 0 is no call: its thread, and whether it allocates on the host.
-        last = int(spool.rows["calls"][:, 0].max(initial=0))
+        self._calls_before: int = spool.process.get("first_call", 1) - 1
+        last = max(int(spool.rows["calls"][:, 0].max(initial=0)) - self._calls_before, 0)
         self._thread_of_call = np.zeros(last + 1, np.int64)
         self._on_host = np.zeros(last + 1, np.bool_)
 
@@ -121,10 +122,22 @@ class RocpdRows:
         for first in range(0, len(rows), SLICE):
             here: Any = slice(first, first + SLICE)
             part = np.asarray(rows[here if order is None else order[here]])
-            self._seen.span(int(part[:, start].min()), int(part[:, end].max()))
-            yield part
             self._done += len(part)
             self._progress(self._done, self._total)
+            if self._calls_before and not len(part := self._of_window(part)):
+                continue
+            self._seen.span(int(part[:, start].min()), int(part[:, end].max()))
+            yield part
+
+    def _of_window(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return what calls of the window did, those numbered from 1; count the rest.
+
+        A profiler takes what it has seen begin: an operation whose call was made before is lost.
+        """
+        mine = rows[rows[:, 0] > self._calls_before]
+        self._seen.rows_before_window += len(rows) - len(mine)
+        mine[:, 0] -= self._calls_before
+        return mine
 
     def _add_events(
         self, table: str, calls: NDArray[np.int64], parent: bool, extdata: Iterable[str] = ()

@@ -139,7 +139,7 @@ class Spool:
     """A spool as read: what the process is, what names stand for, and the rows.
 
     Attributes:
-        process: The first line of the names.
+        process: The first line of the names; in it `first_call`, if not the first.
         names: Per kind (kernel, text, stream, queue) the names by number.
         rows: Per table `[rows, columns] int64`, mapped from disk.
         torn: Per table, and for `names`, how many unfinished rows or lines were dropped.
@@ -179,7 +179,10 @@ def _read_names(
         for note in notes:
             # SQLite takes no halves of characters.
             name = note["name"].encode(errors="replace").decode()
-            names[note["kind"]][note["number"]] = name
+            if note["kind"] == "first_call":
+                process["first_call"] = note["number"]
+            else:
+                names[note["kind"]][note["number"]] = name
     except (ValueError, KeyError, TypeError, AttributeError):
         raise RecorderError(f"{path}: is not what a recorder wrote, or is damaged") from None
     return process, names

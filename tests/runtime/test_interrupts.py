@@ -20,17 +20,33 @@ INTERRUPTED = (130, -signal.SIGINT)
     "command", ["bench", "probe", "reproducers unordered-plan"], ids=lambda text: text.split()[0]
 )
 def test_ctrl_c_while_it_imports_ends_a_command_quietly(tmp_path, command):
+    said, status = interrupted_while_it_imports(command, tmp_path)
+    assert "Traceback" not in said
+    assert status in INTERRUPTED
+
+
+def interrupted_while_it_imports(command, folder):
+    """Return what a command says after an interrupt and how it ends.
+
+    Python drops an interrupt that falls into a callback of its own import system, says so, and goes
+    on. The command cannot know, so the next attempt counts.
+    """
     # Says each import when it is done; those of numpy come early, one by one.
     python = [sys.executable, "-X", "importtime", "-m", *f"instrumented_runtime.{command}".split()]
-    with subprocess.Popen(
-        python, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as child:
-        begun = next(line for line in child.stderr if "numpy" in line)
-        child.send_signal(signal.SIGINT)
-        rest = child.stderr.read()
-    assert begun
-    assert "Traceback" not in rest
-    assert child.returncode in INTERRUPTED
+    for _ in range(5):
+        said = []
+        with subprocess.Popen(
+            python, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as child:
+            assert next((line for line in child.stderr if "numpy" in line), None)
+            child.send_signal(signal.SIGINT)
+            for line in child.stderr:
+                said.append(line)
+                if line.startswith("Exception ignored in"):
+                    child.kill()
+        if child.returncode != -signal.SIGKILL:
+            break
+    return "".join(said), child.returncode
 
 
 def test_results_come_in_the_order_of_cases():

@@ -209,8 +209,9 @@ def test_a_row_given_on_too_early_lets_a_step_too_many_write_to_cached_pages(mon
 
 
 HOST_WAITS = {"item", "cpu", "tolist", "synchronize", "on_host"}
-# Programs of their own, which measure or show something: no engine takes a step there.
-STANDALONE = {"probe", "reproducers"}
+# Programs of their own, which measure or show something, and what runs in servers of others: no
+# engine of ours takes a step there.
+STANDALONE = {"probe", "reproducers", "patches"}
 # Why each is no hazard, by file, function and call.
 ALLOWED = {
     ("engine.py", "__init__", "synchronize"): "before the first step: parameters and graphs",
@@ -219,6 +220,7 @@ ALLOWED = {
     ("marks/marked_device.py", "synchronize", "synchronize"): "of those two alone",
     ("model_memory.py", "load_parameters", "on_host"): "before the first step; nothing reads yet",
     ("marks/marked_device.py", "sync", "synchronize"): "the one wait of the host in a step",
+    ("server/profiling.py", "stop", "synchronize"): "a window ends: its work is in it to the end",
     ("transfers.py", "wait", "on_host"): "after the wait for its event",
     ("transfers.py", "start", "on_host"): "written by whoever knows the last upload is done",
     ("bench/simulate.py", "graph_us", "synchronize"): "measures a graph; no engine is there",

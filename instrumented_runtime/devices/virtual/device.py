@@ -1,18 +1,18 @@
 """The virtual device as the engine sees it: host calls, and the packets they make."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from instrumented_runtime.devices import (
     Buffer,
     Device,
     Kernel,
     Platform,
-    RowOutOfBoundsError,
     Stream,
     StreamFlags,
 )
+from instrumented_runtime.devices.virtual.actions import kernel_action
 from instrumented_runtime.devices.virtual.config import Config
 from instrumented_runtime.devices.virtual.copies import Copy, copy_between
 from instrumented_runtime.devices.virtual.graphs import Capture, Node, VirtualGraph, with_jitter
@@ -69,6 +69,22 @@ class VirtualDevice:
         """Busy time by hardware queue, as the device itself counts it."""
         return {queue.number: queue.busy_ns for queue in self._host.simulation.queues}
 
+    def start_recording(self, recorder: Recorder) -> None:
+        """Record what is called from now on; the device goes on when the recording has ended.
+
+        Raises:
+            RecorderError: It is recorded already, or the recorder has a device.
+        """
+        self._host.start_recording(recorder)
+
+    def stop_recording(self) -> None:
+        """End that recording; `Recorder.close` then makes its database, on any thread."""
+        self._host.stop_recording()
+
+    def idle_until(self, time_ns: int) -> None:
+        """Let the host do nothing until a moment, unless it has passed."""
+        self._host.idle_until(time_ns)
+
     @property
     def null_stream(self) -> VirtualStream:
         return self._streams.null
@@ -115,7 +131,7 @@ class VirtualDevice:
             number = record.kernel(kernel)
         action = None
         if config.tensors and kernel.function is not None:
-            action = self._action(kernel, (*reads, *writes))
+            action = kernel_action(kernel, (*reads, *writes), self._memory, host)
         cost, sensitivity = kernel.cost_ns, kernel.sensitivity
         if on.branch is not None:
             on.branch.add(Node(cost, number, None, sensitivity, action))
@@ -190,24 +206,6 @@ class VirtualDevice:
         queue.packets.append((COPY, arrive, cost, call, number, copy.row, action, 0.0, None))
         self._host.submitted(1)
         return queue
-
-    def _action(self, kernel: Kernel, buffers: Sequence[Buffer]) -> Action:
-        function = cast(Callable[..., None], kernel.function)
-        mine = [self._memory.own(buffer) for buffer in buffers]
-        tensors = [buffer.tensor for buffer in mine]
-
-        def action() -> None:
-            try:
-                function(*tensors)
-            except RowOutOfBoundsError as error:
-                self._host.lost = self._memory.fault(kernel.name, mine, error)
-                raise self._host.lost from error
-            except Exception as error:
-                error.add_note(f"in kernel {kernel.name}; the virtual device is lost")
-                self._host.lost = error
-                raise
-
-        return action
 
     @contextmanager
     def capture(self, stream: Stream, *, name: str = "") -> Iterator[VirtualGraph]:

@@ -9,6 +9,7 @@ from instrumented_runtime.devices.virtual.config import Config, is_count
 from instrumented_runtime.devices.virtual.packets import BARRIER, EMPTY, Queue, Signal
 from instrumented_runtime.devices.virtual.recording import Recording
 from instrumented_runtime.devices.virtual.simulation import FOREVER, Simulation
+from instrumented_runtime.recorder import Recorder, RecorderError
 from instrumented_runtime.recorder.layout import APIS
 
 # The device runs at the latest after so many packets, so that what is done is not kept.
@@ -99,6 +100,36 @@ class Host:
             self.simulation.advance(FOREVER)
         self.record.close(self.now_ns)
         self.lost = self.lost or RuntimeError("the recording of this device has ended")
+
+    def start_recording(self, recorder: Recorder) -> None:
+        """Record from now on what is called from now on.
+
+        Raises:
+            RecorderError: It is recorded already, or the recorder has a device.
+        """
+        if self.record.recorder is not None:
+            raise RecorderError("the device is recorded already; end that recording first")
+        self.catch_up()
+        recorder.attach(
+            self.config.as_options(),
+            first_call=self.record.calls + 1,
+            on_flush=self.catch_up_soon,
+            before_close=lambda: self.stop_recording(recorder),
+        )
+        self.record.begin(recorder)
+
+    def stop_recording(self, recorder: Recorder | None = None) -> None:
+        """Record no more, unless it is another recorder by now; what still runs is not in it."""
+        current = self.record.recorder
+        if current is None or (recorder is not None and recorder is not current):
+            return
+        if self.lost is None:
+            self.simulation.advance(self.now_ns)
+        self.record.end(self.now_ns)
+
+    def idle_until(self, time_ns: int) -> None:
+        """Do nothing until a moment, unless it has passed."""
+        self.now_ns = max(self.now_ns, time_ns)
 
     def barrier(self, queue: Queue, signal: Signal | None, waits: Sequence[Signal] = ()) -> None:
         """Queue a barrier packet."""

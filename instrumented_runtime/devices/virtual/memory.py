@@ -24,7 +24,7 @@ _HOST_HEAP = 0x5600_0000_0000
 BLOCK_BYTES = 512
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class VirtualBuffer:
     """Memory of the virtual device or its host."""
 

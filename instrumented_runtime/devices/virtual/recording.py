@@ -41,8 +41,14 @@ class Recording:
         """Write to a recorder; to nothing if None."""
         self.calls = 0
         self.kernels: dict[Kernel, int] = {}
-        self._recorder = recorder
+        self._names: dict[str, int] = {}
+        self._streams: list[int] = []
+        self._queues: list[int] = []
         self._open: list[tuple[str, int, int]] = []
+        self._write_to(recorder)
+
+    def _write_to(self, recorder: Recorder | None) -> None:
+        self._recorder = recorder
         rows = recorder.rows if recorder else None
         self.call: Callable[[bytes], object] = rows["calls"].frombytes if rows else _nowhere
         self.dispatch: Callable[[bytes], object] = (
@@ -52,6 +58,31 @@ class Recording:
         self._allocation = rows["allocations"].extend if rows else _nowhere
         self._marker = rows["markers"].extend if rows else _nowhere
 
+    @property
+    def recorder(self) -> Recorder | None:
+        """Who takes it now."""
+        return self._recorder
+
+    def begin(self, recorder: Recorder) -> None:
+        """Write to a recorder from now on, and name to it what has been made so far.
+
+        Packets and graphs keep the numbers of their kernels, so all recorders get the same ones.
+        """
+        for name in self._names:
+            recorder.kernel(name)
+        self._write_to(recorder)
+        for number in self._streams:
+            self._name_stream(number)
+        for number in self._queues:
+            self._name_queue(number)
+
+    def end(self, now_ns: int) -> None:
+        """Write to nobody from now on; ranges that are open end in the recording only."""
+        still_open = list(self._open)
+        self.close(now_ns)
+        self._open = still_open
+        self._write_to(None)
+
     def kernel(self, kernel: Kernel) -> int:
         """Return the number of a kernel launched for the first time."""
         if not is_count(kernel.cost_ns) or not kernel.cost_ns:
@@ -60,18 +91,27 @@ class Recording:
         if not kernel.sensitivity >= 0:
             problem = f"{kernel.sensitivity}; give a share ≥ 0"
             raise ValueError(f"sensitivity of {kernel.name}: {problem}")
-        recorder = self._recorder
-        number = recorder.kernel(kernel.name) if recorder else len(self.kernels)
+        number = self._names.setdefault(kernel.name, len(self._names) + 1)
+        if self._recorder:
+            self._recorder.kernel(kernel.name)
         self.kernels[kernel] = number
         return number
 
     def stream(self, number: int) -> None:
         """Name a stream; 0 is the null stream, which every trace has."""
+        self._streams.append(number)
+        self._name_stream(number)
+
+    def _name_stream(self, number: int) -> None:
         if self._recorder and number:
             self._recorder.stream(number, f"Stream {number - 1}")
 
     def queue(self, number: int) -> None:
         """Name a hardware queue."""
+        self._queues.append(number)
+        self._name_queue(number)
+
+    def _name_queue(self, number: int) -> None:
         if self._recorder:
             self._recorder.queue(number, f"Queue {number - 1}")
 

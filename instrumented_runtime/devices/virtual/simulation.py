@@ -52,7 +52,7 @@ class Simulation:
         self._pending_ns = 0 if config.ordering_edges else timing.pending_wait_dispatch_ns
         self._release_ns = timing.wait_release_ns
         self._pending = self._kernels_running = self._sensitive_running = 0
-        self._record, self._dispatched, self._copied = record, record.dispatch, record.copy
+        self._record = record
 
     def advance(self, until_ns: int, signal: Signal | None = None) -> None:
         """Run the device up to and including a moment, or until a signal is done.
@@ -114,7 +114,7 @@ class Simulation:
         free = queue.free_ns
         number = queue.number
         began = busy = 0
-        record = self._dispatched
+        record = self._record.dispatch
         try:
             while packets and packets[0][KIND] in _SIMPLE:
                 kind, arrive, cost, call, stream, what, action, _, signal = packets[0]
@@ -129,7 +129,7 @@ class Simulation:
                 if kind == KERNEL:
                     record(DISPATCH(call, what, number, stream, start, end, 1, THREADS))
                 else:
-                    self._copied(COPIED(call, *what, stream, start, end))
+                    self._record.copy(COPIED(call, *what, stream, start, end))
                 if action is not None:
                     action()
                 if signal is not None:
@@ -251,16 +251,16 @@ class Simulation:
         """Account for and record what runs in a queue; return what it does to tensors."""
         packet = queue.packets[0]
         kind, _, _, call, stream, what, action, _, _ = packet
-        begun = queue.begun_ns
+        record, begun = self._record, queue.begun_ns
         self.tally.end(end)
         queue.busy_ns += end - begun
         if kind == KERNEL:
-            self._dispatched(DISPATCH(call, what, queue.number, stream, begun, end, 1, THREADS))
+            record.dispatch(DISPATCH(call, what, queue.number, stream, begun, end, 1, THREADS))
         elif kind == COPY:
-            self._copied(COPIED(call, *what, stream, begun, end))
+            record.copy(COPIED(call, *what, stream, begun, end))
         else:
             bounds = np.array([[begun], [end]], np.int64)
-            self._record.run(packet, queue.number, queue.place, bounds[0], bounds[1])
+            record.run(packet, queue.number, queue.place, bounds[0], bounds[1])
             action = what.actions[queue.place] if what.actions else None
         if queue.sensitivity >= 0:
             self._kernels_running -= 1
