@@ -15,6 +15,8 @@ class Unit(StrEnum):
     BYTES = "bytes"
     RATE = "GB/s"
     COUNT = "count"
+    PER_S = "per s"
+    MEAN = "mean of counts"
     ADDRESS = "address"
     ID = "id"
     NONE = ""
@@ -39,6 +41,13 @@ def _scaled(value: float, steps: tuple[tuple[int, str], ...]) -> str:
     return f"{_three_digits(value)} {steps[-1][1]}"
 
 
+def _counted(value: float, unit: Unit) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    is_coarse = unit is Unit.COUNT or abs(value) >= 999.95
+    return f"{value:,.1f}" if is_coarse else f"{value:.4g}"
+
+
 def format_number(value: float | str | None, unit: Unit) -> str:
     """Return a value as people read it: `1.34 µs`, `52.1 %`, `1,024`, `–` for unknown."""
     if value is None:
@@ -57,8 +66,8 @@ def format_number(value: float | str | None, unit: Unit) -> str:
             return f"{value:.3f}×"
         case Unit.RATE:
             return f"{_three_digits(value)} GB/s"
-        case Unit.COUNT:
-            return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
+        case Unit.COUNT | Unit.PER_S | Unit.MEAN:
+            return _counted(value, unit)
         case Unit.ADDRESS:
             return f"0x{int(value):x}"
         case _:

@@ -42,6 +42,8 @@ class RocpdFile:
     def __init__(self, path, guid=GUID, *, suffix=None, newest=False, version="3", pid=28):
         self.path, self.guid, self.newest, self.pid = path, guid, newest, pid
         self.connection = sqlite3.connect(path)
+        # Each table and view is a transaction of its own; none has to reach the disk.
+        self.connection.execute("PRAGMA synchronous = OFF")
         self.suffix = create_tables(self.connection, guid, suffix=suffix, newest=newest)
         self._strings, self._kernels = {}, {}
         self.insert("rocpd_metadata", tag="schema_version", value=version)

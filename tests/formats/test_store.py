@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from polars.testing import assert_frame_equal
 
 from tracekit.errors import OutputExists, TracekitError, UnreadableTrace
 from tracekit.formats import read_trace
-from tracekit.formats.store import write_run
+from tracekit.formats.store import add_run, write_run
 from tracekit.tables.catalog import TABLES
 from tracekit.tables.notes import Note, Severity
 from tracekit.trace import Trace
@@ -159,3 +160,36 @@ def test_a_half_written_run_is_never_under_the_final_name(trace, tmp_path, monke
     ((source, is_complete),) = seen
     assert source.startswith(".run.partial-")
     assert is_complete
+
+
+def test_a_trace_is_added_to_a_folder_of_other_files_once(trace, tmp_path):
+    (tmp_path / "server.log").write_text("ready")
+    add_run(trace, tmp_path)
+    assert_frame_equal(read_trace([tmp_path]).table("calls"), trace.table("calls"))
+    assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "server.log", "shards"}
+    with pytest.raises(OutputExists):
+        add_run(trace, tmp_path)
+
+
+def test_a_folder_is_no_run_before_everything_of_it_is_there(trace, tmp_path):
+    (tmp_path / "shards").touch()  # in the way: a folder cannot take its place
+    with pytest.raises(TracekitError, match="cannot be written"):
+        add_run(trace, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["shards"]
+    (tmp_path / "shards").unlink()
+    (tmp_path / "shards" / "7").mkdir(parents=True)  # of an addition that was interrupted
+    add_run(trace, tmp_path)
+    assert not (tmp_path / "shards" / "7").exists()
+
+
+def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing(trace, tmp_path):
+    """A limit on the size of files stands for the disk: it fails the same write calls."""
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, unlimited[1]))
+    try:
+        for write in (add_run, lambda made, path: write_run(made, path / "run", force=False)):
+            with pytest.raises(TracekitError, match="cannot be written"):
+                write(trace, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert list(tmp_path.iterdir()) == []

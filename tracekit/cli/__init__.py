@@ -8,6 +8,7 @@ what is slow inside their functions, so that `tracekit --help` answers at once.
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +20,13 @@ import click
 from tracekit import __version__
 from tracekit.errors import BadInput, OutputExists, TracekitError
 from tracekit.registry import load_room
+from tracekit.unheard import stderr_may_break
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from tracekit.capture.stages import Observer
     from tracekit.formats import Progress
     from tracekit.trace import Trace
 
@@ -31,7 +37,9 @@ EXIT_CLOSED_PIPE = 141
 # Of polars' allocator (jemalloc), which reads it when polars is loaded. By default a column above
 # 8 MiB goes back to the system as soon as it is dropped, and the next one is fetched from there
 # page by page, which takes longer than some analyses do.
-_ALLOCATOR = ("_RJEM_MALLOC_CONF", "oversize_threshold:0,narenas:1,muzzy_decay_ms:10000")
+ALLOCATOR = ("_RJEM_MALLOC_CONF", "oversize_threshold:0,narenas:1,muzzy_decay_ms:10000")
+
+_TOLD_EVERY_S = 10.0
 
 _HELP = """Where does the GPU's time go, and why?
 
@@ -70,12 +78,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     click's own `main` is not used: it answers a closed pipe with 1 and an interrupt with a message.
     """
-    os.environ.setdefault(*_ALLOCATOR)
+    os.environ.setdefault(*ALLOCATOR)
     # A shell can close our outputs before we start (`>&-`); what is written then goes nowhere.
     sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
+    with stderr_may_break() as heard:
+        code = _run(sys.argv[1:] if arguments is None else arguments)
+    return code or heard.exit_code()
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
-        arguments = sys.argv[1:] if arguments is None else arguments
         with program().make_context("tracekit", list(arguments)) as context:
             context.command.invoke(context)
         sys.stdout.flush()
@@ -169,6 +182,82 @@ def progress_bar() -> Iterator["Progress"]:
             bar.update(task, completed=done, total=total or None, description=what)
 
         yield report
+
+
+@contextmanager
+def stages_shown() -> "Iterator[Observer]":
+    """Show the stages of a long command on stderr: one that changes on a terminal, else lines."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    screen = _Screen(console)
+    with console.status(screen):
+        yield screen
+
+
+class _Lines:
+    """Says each stage, and how far it is every 10 s."""
+
+    def __init__(self) -> None:
+        self._start_s = self._told_s = time.monotonic()
+        self._name = ""
+
+    def stage(self, name: str, /) -> None:
+        """Say that a stage begins."""
+        self._name = name
+        self._say(name)
+
+    def at(self, what: str, /) -> None:
+        """Say how far it is, now and then."""
+        if time.monotonic() - self._told_s > _TOLD_EVERY_S:
+            self._say(f"{self._name}: {what}")
+
+    def note(self, text: str, /) -> None:
+        """Say something at once."""
+        say(f"note: {text}")
+
+    def _say(self, text: str) -> None:
+        self._told_s = time.monotonic()
+        say(f"[{self._told_s - self._start_s:7.1f} s] {text}")
+
+
+class _Screen:
+    """Keeps one line with running times up to date, and stages that are over above it."""
+
+    def __init__(self, console: "Console") -> None:
+        self._console = console
+        self._start_s = self._stage_s = time.monotonic()
+        self._name = self._what = ""
+
+    def __rich__(self) -> "Text":
+        """Return the line as it is now: drawn again many times a second."""
+        from rich.text import Text
+
+        now = time.monotonic()
+        elapsed = f"{now - self._stage_s:.0f} s, {now - self._start_s:.0f} s in all"
+        shown = ": ".join(filter(None, (self._name, self._what)))
+        return Text(f"{shown} ({elapsed})")
+
+    def stage(self, name: str, /) -> None:
+        """Leave the stage that is over on the screen with what it took."""
+        now = time.monotonic()
+        if self._name:
+            self._print(f"{self._name:14} {now - self._stage_s:7.1f} s")
+        self._name, self._stage_s, self._what = name, now, ""
+
+    def at(self, what: str, /) -> None:
+        """Say it in the line."""
+        self._what = what
+
+    def note(self, text: str, /) -> None:
+        """Put a line above it."""
+        self._print(f"note: {text}")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, markup=False, highlight=False)
 
 
 def read_paths(paths: Sequence[Path], progress: "Progress") -> "Trace":

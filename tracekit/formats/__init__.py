@@ -8,12 +8,14 @@ import ctypes
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from tracekit.errors import BadInput, UnreadableTrace
+from tracekit.manifest.what_ran import read_what_ran
 from tracekit.markers import with_markers
 from tracekit.registry import load_room
 from tracekit.tables.notes import Note, Severity
@@ -166,8 +168,26 @@ def _expanded(path: Path) -> tuple[list[tuple[Path, Format]], list[Path]]:
         else:
             members.append((file, format_))
     if not members:
-        raise UnreadableTrace(path, "holds no trace file", "Name a trace file or a run directory")
+        raise _nothing_in(path)
     return members, skipped
+
+
+def _nothing_in(path: Path) -> UnreadableTrace:
+    """Say why a folder holds no trace; of a capture that left none, what became of it."""
+    problem, remedy = "holds no trace file", "Name a trace file or a run directory"
+    record = path / "capture.json"
+    if record.is_file():
+        with suppress(BadInput):
+            what = read_what_ran(record)
+            is_over = what.outcome != "running"
+            # The last stage of each that is over is the stop.
+            where = "" if what.window else " before its window opened"
+            how = f"ended as {what.outcome!r}{where}"
+            how = how if is_over else f"was killed or runs still, in stage {what.stage!r}"
+            why = f" ({' '.join(what.problem.split()).rstrip('.')})" if what.problem else ""
+            problem += f": its capture {how}{why}"
+            remedy = "See its server.log, and capture again"
+    return UnreadableTrace(path, problem, remedy)
 
 
 def _head(path: Path) -> bytes:

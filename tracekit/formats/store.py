@@ -66,11 +66,39 @@ def write_run(trace: Trace, directory: Path, *, force: bool) -> None:
         with _beside(directory) as partial:
             _write_shards(trace, partial)
             _take_place(partial, directory)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise TracekitError(
-            directory, f"cannot be written: {reason}", "Check the folder, its space and permissions"
-        ) from error
+    except (OSError, pl.exceptions.ComputeError) as error:
+        raise _unwritable(directory, error) from error
+
+
+def add_run(trace: Trace, directory: Path) -> None:
+    """Add a trace, with the results it carries, to a directory that has other files already.
+
+    `manifest.json` comes last: until then the directory is what it was, and what an interrupted
+    addition left is replaced by the next.
+
+    Raises:
+        OutputExists: `directory` holds a run.
+        TracekitError: It cannot be written.
+    """
+    if (directory / "manifest.json").exists():
+        raise OutputExists(directory / "manifest.json")
+    try:
+        with _beside(directory / "run") as partial:
+            _write_shards(trace, partial)
+            for part in sorted(partial.iterdir(), key=lambda part: part.name == "manifest.json"):
+                target = directory / part.name
+                if target.is_dir():
+                    shutil.rmtree(target)
+                part.rename(target)
+    except (OSError, pl.exceptions.ComputeError) as error:
+        raise _unwritable(directory, error) from error
+
+
+def _unwritable(directory: Path, error: OSError | pl.exceptions.ComputeError) -> TracekitError:
+    """Say why; of a full disk polars says "transport error" of its own, without a number."""
+    reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    remedy = "Check the folder, its space and permissions"
+    return TracekitError(directory, f"cannot be written: {reason}", remedy)
 
 
 def check_target(directory: Path, *, force: bool) -> None:

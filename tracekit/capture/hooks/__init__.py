@@ -1,0 +1,1 @@
+"""Hooks and patches of `instrumented_runtime` in a server's processes, as seen from outside."""
