@@ -12,9 +12,11 @@ import click
 
 from tracekit.analyses import analyses
 from tracekit.cli import program
+from tracekit.compare import COMPARISON
 from tracekit.reports.md import prose
 from tracekit.tables import Table
 from tracekit.tables.catalog import TABLES
+from tracekit.tables.client import REQUESTS
 from tracekit.tables.identity import WINDOWS
 
 HERE = Path(__file__).parent
@@ -45,6 +47,9 @@ def tables_document() -> str:
     lines += ["## Results of analyses", ""]
     for analysis in analyses().values():
         lines += _table(analysis.name, analysis.table, f"*{prose(analysis.question)}*")
+    lines += ["## Of captures and comparisons", ""]
+    lines += _table(REQUESTS.name, REQUESTS, "*`requests.parquet` of a captured run.*")
+    lines += _table(COMPARISON.name, COMPARISON, "*`rows` of `tracekit compare --as json`.*")
     return "\n".join(lines)
 
 

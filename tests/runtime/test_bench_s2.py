@@ -11,6 +11,7 @@ from instrumented_runtime.bench.simulate import burst
 SHORT = {"costs": s2.COSTS, "new": 600}
 
 
+@pytest.mark.slow
 def test_the_published_burst_comes_out_of_the_rule():
     rows = {(row.row, row.metric): row for row in s2.TABLE.rows(lambda _: None)}
 
