@@ -20,7 +20,7 @@ demo: $(READY)
 	@echo "Open runs/old.html and runs/new.html in a browser, or read the reports above."
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # Tests that take too long for every change.
 test-slow: $(READY)

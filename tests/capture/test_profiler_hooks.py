@@ -57,6 +57,7 @@ def injected(session, what, window, markers="off", **more):
     )
 
 
+@pytest.mark.slow
 def test_selected_regions_records_the_window_and_nothing_else(rocm, tmp_path):
     folder, window = tmp_path / "toy", Window(tmp_path / "hooks")
     what = asked(rocm, tmp_path, toy(folder), window=window)

@@ -43,6 +43,7 @@ def test_a_folder_that_is_not_there_is_said_before_anything_is_run(tmp_path):
     assert "s1: batch" not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_does_not_cost_the_rows(tmp_path):
     command = f"{sys.executable} -m instrumented_runtime.bench --table s1 --json rows.json"
     shell = ["bash", "-c", f"set -o pipefail; {command} | true"]

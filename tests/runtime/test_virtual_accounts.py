@@ -40,7 +40,7 @@ class Contending:
         self._device.launch(minding, stream, reads, writes)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(program_strategy(), CONFIGS)
 def test_busy_and_idle_are_exactly_what_the_device_counted(program, config):
     with tempfile.TemporaryDirectory() as folder:
