@@ -36,3 +36,8 @@ class OutputExists(TracekitError):
         super().__init__(
             path, "exists already", "Choose another path, or add --force to replace it"
         )
+
+
+def os_problem(error: OSError) -> str:
+    """Return what the system says of an error, as the middle of a sentence."""
+    return (error.strerror or str(error)).lower()

@@ -9,7 +9,7 @@ from typing import Any
 
 from .process import Process
 from .steps import Steps, ending, step
-from .targets import Function, Hook, Target, ranges
+from .targets import Function, Hook, Target, ranged, ranges
 
 _STEPS = Steps()
 _SCHEDULER = "sglang.srt.managers.scheduler"
@@ -69,17 +69,12 @@ managers.scheduler Scheduler.launch_batch_sample_if_needed self batch_result cur
 
 
 def _when_busy(process: Process, function: Function, text: str) -> Function:
-    gate, push, pop = process.gate, process.markers.push, process.markers.pop
+    gate, in_range = process.gate, ranged(process, function, text)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not gate[0] or not _is_busy(args[0] if args else None):
             return function(*args, **kwargs)
-        pushed = push(text)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            if pushed:
-                pop()
+        return in_range(*args, **kwargs)
 
     return call
 
@@ -105,17 +100,14 @@ class _Tokens:
 
 def _results(process: Process, function: Function, text: str) -> Function:
     """Return a range that also counts the tokens of the results it processes."""
-    gate, push, pop = process.gate, process.markers.push, process.markers.pop
+    gate, in_range = process.gate, ranged(process, function, text)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if not gate[0]:
             return function(*args, **kwargs)
-        pushed = push(text)
         try:
-            return function(*args, **kwargs)
+            return in_range(*args, **kwargs)
         finally:
-            if pushed:
-                pop()
             try:
                 batch, result = (*args[1:], *kwargs.values())[:2]
                 _Tokens.count += result.get_num_generated_tokens(len(batch.reqs))

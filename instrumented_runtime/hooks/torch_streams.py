@@ -5,6 +5,7 @@ are enough. A stream's own synchronisation is a call that says in any trace what
 """
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from .process import Process
@@ -18,12 +19,7 @@ _MODULE = "torch"
 def _record(process: Process, function: Function, _text: str) -> Function:
     """Mark a record after the call: it counts late, never early."""
     gate, torch = process.gate, sys.modules["torch"]
-    is_compiling = torch.compiler.is_compiling
-
-    def say(event: Any, stream: Any) -> None:
-        if not torch.cuda.is_current_stream_capturing() and event.cuda_event:
-            handle = process.streams.declare(_stream(torch, stream))
-            process.markers.say("record", event.cuda_event, stream=handle)
+    is_compiling, say = torch.compiler.is_compiling, _saying(process, torch, "record")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not gate[0]:
@@ -38,13 +34,7 @@ def _record(process: Process, function: Function, _text: str) -> Function:
 def _wait(process: Process, function: Function, _text: str) -> Function:
     """Mark a wait before the call: it counts early, never late."""
     gate, torch = process.gate, sys.modules["torch"]
-    is_compiling = torch.compiler.is_compiling
-
-    def say(event: Any, stream: Any) -> None:
-        # An event without a handle was never recorded: nothing waits for it.
-        if not torch.cuda.is_current_stream_capturing() and event.cuda_event:
-            handle = process.streams.declare(_stream(torch, stream))
-            process.markers.say("wait", event.cuda_event, stream=handle)
+    is_compiling, say = torch.compiler.is_compiling, _saying(process, torch, "wait")
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if is_compiling() or not gate[0]:
@@ -104,6 +94,18 @@ def _set_stream(process: Process, function: Function, _text: str) -> Function:
         return result
 
     return call
+
+
+def _saying(process: Process, torch: Any, verb: str) -> Callable[[Any, Any], None]:
+    """Return what marks that an event is recorded in a stream, or waited for there."""
+
+    def say(event: Any, stream: Any) -> None:
+        # An event without a handle was never recorded: nothing waits for it.
+        if not torch.cuda.is_current_stream_capturing() and event.cuda_event:
+            handle = process.streams.declare(_stream(torch, stream))
+            process.markers.say(verb, event.cuda_event, stream=handle)
+
+    return say
 
 
 def _stream(torch: Any, stream: Any) -> Any:

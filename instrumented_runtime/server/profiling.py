@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -150,8 +151,7 @@ class TorchWindows:
             profiler.export_chrome_trace(str(plain))
             packed = target.with_name(f"{target.name}.partial")
             with plain.open("rb") as source, gzip.open(packed, "wb") as sink:
-                while block := source.read(1 << 20):
-                    sink.write(block)
+                shutil.copyfileobj(source, sink, 1 << 20)
             plain.unlink()
             packed.rename(target)
             return [target]

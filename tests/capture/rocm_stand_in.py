@@ -5,8 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from watching import soon
 
 from tracekit.capture.processes import Tree
 from tracekit.capture.profilers import Asked, profilers
@@ -90,7 +91,7 @@ class Launched(Tree):
         A killed process with many threads is there for a while after it no longer runs.
         """
         self.kill()
-        wait_until(lambda: self.exit_code() is not None)
+        soon(lambda: self.exit_code() is not None)
         self.output.close()
 
 
@@ -109,15 +110,6 @@ def toy(folder, *, steps=0, method="spawn", workers=2):
     """Return the command of the toy server."""
     folder.mkdir(exist_ok=True)
     return [sys.executable, HERE / "toy_gpu_server.py", folder, steps, method, workers]
-
-
-def wait_until(condition, timeout_s=20.0):
-    """Wait until a condition returns something true; return it."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-    return value
 
 
 def steps_done(folder):

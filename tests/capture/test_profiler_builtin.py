@@ -7,7 +7,8 @@ import sys
 
 import httpx
 import pytest
-from rocm_stand_in import Launched, wait_until
+from rocm_stand_in import Launched
+from watching import soon
 
 from tracekit.capture.profilers import Asked, profilers
 from tracekit.errors import BadInput, TracekitError
@@ -64,7 +65,7 @@ def test_a_window_is_one_database_and_a_killed_server_s_is_rescued(tmp_path):
         session.open_window(server)
         complete(server, 8)
         [spool] = raw.rglob("*.spool")
-        wait_until(lambda: sum(file.stat().st_size for file in spool.glob("*.i64")) > 10_000)
+        soon(lambda: sum(file.stat().st_size for file in spool.glob("*.i64")) > 10_000)
         server.kill()
         with pytest.raises(TracekitError, match="did not answer"):
             session.close_window(server)

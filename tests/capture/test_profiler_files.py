@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from rocm_stand_in import asked, install, started, wait_until
+from rocm_stand_in import asked, install, started
+from watching import soon
 
 from tracekit.capture.trace_files import Looks, is_held, read_database, read_kineto
 from tracekit.errors import UnreadableTrace
@@ -55,7 +56,7 @@ def test_a_database_that_its_process_holds_open_is_not_written(tmp_path):
     with path.open("rb"):
         assert is_held(path, os.getpid())
         # Long enough to have come to rest.
-        wait_until(lambda: session._looks.complete(path))
+        soon(lambda: session._looks.complete(path))
         assert session.written() == {}
     assert session.written() == {os.getpid(): (path,)}
     assert not is_held(path, 1 << 29)
@@ -120,7 +121,7 @@ def test_a_file_counts_only_after_it_has_come_to_rest(tmp_path):
         file.write_bytes(bytes(size))
         assert looks.complete(file) is None
     assert reads == []
-    assert wait_until(lambda: looks.complete(file)) == 1
+    assert soon(lambda: looks.complete(file)) == 1
     assert looks.complete(file) == 1
     file.write_bytes(bytes(9))
     assert looks.complete(file) is None

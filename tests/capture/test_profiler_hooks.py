@@ -8,7 +8,8 @@ import signal
 import sys
 
 import pytest
-from rocm_stand_in import Launched, asked, install, running, started, steps_done, toy, wait_until
+from rocm_stand_in import Launched, asked, install, running, started, steps_done, toy
+from watching import soon
 
 from tracekit.capture.hooks.injection import environment_of
 from tracekit.capture.hooks.window import Window
@@ -63,18 +64,18 @@ def test_selected_regions_records_the_window_and_nothing_else(rocm, tmp_path):
     what = asked(rocm, tmp_path, toy(folder), window=window)
     session = started(what)
     with running(session, what, folder, **injected(session, what, window)) as tree:
-        wait_until(lambda: len(steps_done(folder)) == 2 and min(steps_done(folder).values()) > 12)
+        soon(lambda: len(steps_done(folder)) == 2 and min(steps_done(folder).values()) > 12)
         workers = tree.gpu_pids()
         before = steps_done(folder)
         session.open_window(tree)
         opened = steps_done(folder)
-        wait_until(lambda: min(steps_done(folder)[pid] - opened[pid] for pid in workers) > 12)
+        soon(lambda: min(steps_done(folder)[pid] - opened[pid] for pid in workers) > 12)
         closing = steps_done(folder)
         session.close_window(tree)
         closed = steps_done(folder)
-        wait_until(lambda: min(steps_done(folder)[pid] - closed[pid] for pid in workers) > 12)
+        soon(lambda: min(steps_done(folder)[pid] - closed[pid] for pid in workers) > 12)
         tree.send(signal.SIGTERM, workers)
-        wait_until(lambda: session.written().keys() == workers)
+        soon(lambda: session.written().keys() == workers)
     trace = read_trace([what.raw])
     markers = trace.table("ranges")
     ops = trace.table("ops")
@@ -93,7 +94,7 @@ def test_a_server_without_the_marker_library_is_told_so(rocm, tmp_path):
     what = asked(rocm, tmp_path, toy(folder, workers=1), window=window, more=more)
     session = started(what)
     with running(session, what, folder, **injected(session, what, window)) as tree:
-        wait_until(lambda: steps_done(folder))
+        soon(lambda: steps_done(folder))
         with pytest.raises(
             TracekitError, match=r"could not resume rocprofv3 \(roctx_window: no lib"
         ):
@@ -132,9 +133,9 @@ def test_pytorch_s_profiler_is_injected_into_every_process_that_computes(tmp_pat
         assert session.has_begun() == workers
         assert session.written() == {}
         killed, lives = workers
-        wait_until(lambda: [int(tree.output.readline()) for _ in range(9)].count(lives))
+        soon(lambda: [int(tree.output.readline()) for _ in range(9)].count(lives))
         tree.send(signal.SIGKILL, {killed})
-        wait_until(lambda: killed not in tree.pids())
+        soon(lambda: killed not in tree.pids())
         session.close_window(tree)
         assert session.written() == {lives: (raw / f"{lives}.trace.json.gz",)}
         assert lives in tree.pids()

@@ -22,8 +22,8 @@ from rocm_stand_in import (
     started,
     steps_done,
     toy,
-    wait_until,
 )
+from watching import soon
 
 from tracekit.capture.hooks.window import Window
 from tracekit.errors import BadInput, TracekitError
@@ -51,7 +51,7 @@ def test_each_worker_writes_all_it_did_and_the_launcher_nothing(rocm, tmp_path):
     what = asked(rocm, tmp_path, toy(folder, steps=12), has_window=False)
     session = started(what)
     with running(session, what, folder) as tree:
-        wait_until(lambda: len(session.written()) == 2)
+        soon(lambda: len(session.written()) == 2)
         assert tree.pids() == set()
     assert steps_done(folder).keys() == session.written().keys() == session.has_begun()
     trace = read_trace([what.raw])
@@ -66,12 +66,12 @@ def test_a_file_that_still_grows_is_not_written(rocm, tmp_path):
     what = asked(rocm, tmp_path, command, more={"FAKE_ROCPROFV3_FINALIZE_S": "2"})
     session = started(what)
     with running(session, what, folder):
-        file = wait_until(lambda: list(what.raw.rglob("*_results.db")))[0]
+        file = soon(lambda: list(what.raw.rglob("*_results.db")))[0]
         pid = int(file.name.split("_")[0])
         # It has its tables by then, but no row: it lies there like this for a second.
-        wait_until(lambda: file.stat().st_size > 50_000)
+        soon(lambda: file.stat().st_size > 50_000)
         assert (session.has_begun(), session.written()) == ({pid}, {})
-        wait_until(session.written)
+        soon(session.written)
         assert session.written() == {pid: (file,)}
     assert kernels_of(read_trace([file])) == {pid: 12 * KERNELS_PER_STEP}
 
@@ -81,11 +81,11 @@ def test_what_a_killed_process_recorded_is_lost_and_said(rocm, tmp_path):
     what = asked(rocm, tmp_path, toy(folder))
     session = started(what)
     with running(session, what, folder) as tree:
-        wait_until(lambda: len(steps_done(folder)) == 2 and min(steps_done(folder).values()) > 12)
+        soon(lambda: len(steps_done(folder)) == 2 and min(steps_done(folder).values()) > 12)
         killed, asked_to_end = sorted(tree.gpu_pids())
         tree.send(signal.SIGKILL, {killed})
         tree.send(signal.SIGTERM, {asked_to_end})
-        wait_until(session.written)
+        soon(session.written)
         assert session.written().keys() == {asked_to_end}
         assert session.has_begun() == {killed, asked_to_end}
     [said] = session.rescue()
@@ -132,7 +132,7 @@ def test_a_forked_worker_loses_its_file_and_a_spawned_one_does_not(rocm, tmp_pat
         what = asked(rocm, folder, toy(folder, steps=12, method=method, workers=1))
         session = started(what)
         with running(session, what, folder) as tree:
-            wait_until(lambda tree=tree: not tree.pids())
+            soon(lambda tree=tree: not tree.pids())
         assert len(list(what.raw.rglob("*.db"))) == expected, method
 
 
@@ -142,9 +142,9 @@ def test_a_collection_period_records_that_long_from_each_process_s_start(rocm, t
     what = asked(rocm, tmp_path, toy(folder, workers=1), period="0.2:0.2")
     session = started(what)
     with running(session, what, folder) as tree:
-        wait_until(lambda: max(steps_done(folder).values(), default=0) > 200)
+        soon(lambda: max(steps_done(folder).values(), default=0) > 200)
         tree.send(signal.SIGTERM, tree.gpu_pids())
-        wait_until(session.written)
+        soon(session.written)
     calls = read_trace([what.raw]).table("calls")
     length_ns = calls["end_ns"].max() - calls["start_ns"].min()
     assert 0.05e9 < length_ns < 0.25e9
@@ -158,7 +158,7 @@ def test_a_newer_rocprofv3_records_waits_on_the_device(rocm, tmp_path):
     session = started(what)
     assert {"--hip-graph-trace", "--hip-event-trace"} <= set(session.command)
     with running(session, what, folder):
-        wait_until(session.written)
+        soon(session.written)
     waits = read_trace([what.raw]).table("waits")
     assert waits["evidence"].to_list() == ["recorded"] * 12
 
@@ -169,16 +169,16 @@ def test_attach_records_the_window_in_workers_that_run_on(rocm, tmp_path):
     session = started(what)
     assert session.command == what.command
     with running(session, what, folder) as tree:
-        wait_until(lambda: len(steps_done(folder)) == 2)
+        soon(lambda: len(steps_done(folder)) == 2)
         workers = tree.gpu_pids()
         before = steps_done(folder)
         session.open_window(tree)
         opened = steps_done(folder)
-        wait_until(lambda: min(steps_done(folder)[pid] - opened[pid] for pid in workers) > 12)
+        soon(lambda: min(steps_done(folder)[pid] - opened[pid] for pid in workers) > 12)
         session.close_window(tree)
         assert session.written().keys() == workers
         closed = steps_done(folder)
-        wait_until(lambda: all(steps_done(folder)[pid] > closed[pid] for pid in workers))
+        soon(lambda: all(steps_done(folder)[pid] > closed[pid] for pid in workers))
     for pid, count in kernels_of(read_trace([what.raw])).items():
         inside = (closed[pid] - before[pid] + 1) * KERNELS_PER_STEP
         assert 12 * KERNELS_PER_STEP <= count <= inside
@@ -200,7 +200,7 @@ def test_a_server_that_cannot_be_attached_to_is_an_error_not_an_empty_trace(
     what = asked(rocm, tmp_path, toy(folder, workers=1), more=more, **options)
     session = started(what)
     with running(session, what, folder) as tree:
-        wait_until(lambda: steps_done(folder))
+        soon(lambda: steps_done(folder))
         with pytest.raises(TracekitError, match=said):
             session.open_window(tree)
             session.close_window(tree)
@@ -213,9 +213,9 @@ def test_the_file_of_an_attached_process_that_died_is_not_waited_for(rocm, tmp_p
     what = asked(rocm, tmp_path, toy(folder, workers=1), more=more, mode="attach")
     session = started(what)
     with running(session, what, folder) as tree:
-        wait_until(lambda: steps_done(folder))
+        soon(lambda: steps_done(folder))
         session.open_window(tree)
-        wait_until(session.has_begun)
+        soon(session.has_begun)
         timer = threading.Timer(0.6, tree.send, [signal.SIGKILL, tree.gpu_pids()])
         timer.start()
         start = time.monotonic()

@@ -53,8 +53,8 @@ def prepare(wanted: Wanted, run: RunDirectory, observer: Observer) -> Prepared:
         planned(wanted.load, "traced")  # raises if its prompts cannot all differ
     environment = _quiet(dict(wanted.environment))
     # A start script may start any server; what only vLLM reads does no harm to others.
-    if (kind := kind_of(wanted.command)) in (VLLM, OTHER):
-        environment = {**VLLM.environment, **kind.environment, **environment}
+    if kind_of(wanted.command) in (VLLM, OTHER):
+        environment = {**VLLM.environment, **environment}
     asked = Asked(
         command=wanted.command,
         environment=environment,

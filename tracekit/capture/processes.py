@@ -21,7 +21,7 @@ from uuid import uuid4
 
 import psutil
 
-from tracekit.errors import BadInput
+from tracekit.errors import BadInput, os_problem
 
 # Who holds one of these runs work on a GPU: the compute driver of AMD, and that of NVIDIA.
 GPU_DEVICES = ("/dev/kfd", "/dev/nvidia[0-9]*")
@@ -73,7 +73,7 @@ class Tree:
             )
         except OSError as error:
             _adopt_orphans(adopts=False)
-            problem = (error.strerror or str(error)).lower()
+            problem = os_problem(error)
             raise BadInput(
                 command[0], f"cannot be started: {problem}", "Check the command after --"
             ) from error

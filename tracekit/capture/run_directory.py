@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tracekit.capture.hold import Hold, in_use, is_taken
-from tracekit.errors import BadInput, OutputExists, TracekitError
+from tracekit.errors import BadInput, OutputExists, TracekitError, os_problem
 
 _CAPTURE = "capture.json"
 _MANIFEST = "manifest.json"
@@ -98,7 +98,7 @@ def claimed(path: Path, *, force: bool) -> Iterator[RunDirectory]:
         if is_taken(error):
             raise in_use(path) from error
         _restore(aside, target)
-        problem = (error.strerror or str(error)).lower()
+        problem = os_problem(error)
         raise TracekitError(path, f"cannot be made: {problem}", "Choose another place") from error
     try:
         yield RunDirectory(target, hold)

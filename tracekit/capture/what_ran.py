@@ -15,7 +15,7 @@ from tracekit.capture.load.file import Load
 from tracekit.capture.machine import git_state, gpus, host
 from tracekit.capture.redaction import Redactor
 from tracekit.capture.versions import versions
-from tracekit.errors import BadInput
+from tracekit.errors import BadInput, os_problem
 from tracekit.manifest import allowed_environment
 from tracekit.manifest.what_ran import Gpu, WhatRan
 
@@ -94,7 +94,7 @@ def probe_result(path: Path) -> dict[str, object]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, object])
     except OSError as error:
-        problem = (error.strerror or str(error)).lower()
+        problem = os_problem(error)
         raise BadInput(path, f"cannot be read: {problem}", remedy) from error
     except msgspec.DecodeError as error:
         raise BadInput(path, f"is no result of the probe ({error})", remedy) from error

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tracekit import __version__
-from tracekit.errors import BadInput, OutputExists, TracekitError
+from tracekit.errors import BadInput, OutputExists, TracekitError, os_problem
 from tracekit.registry import load_room
 from tracekit.unheard import stderr_may_break
 
@@ -109,7 +109,7 @@ def _run(arguments: Sequence[str]) -> int:
         return EXIT_CLOSED_PIPE
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        problem = (error.strerror or str(error)).lower().rstrip(".")
+        problem = os_problem(error).rstrip(".")
         say(f"tracekit: {where}{problem}. Check path and disk")
         return EXIT_USAGE
     return 0
@@ -156,7 +156,7 @@ def write_whole(path: Path, write: Callable[[Path], object], *, force: bool) -> 
         check_output(path, force=force)
         sibling.replace(target)
     except OSError as error:
-        problem = (error.strerror or str(error)).lower()
+        problem = os_problem(error)
         raise BadInput(path, f"cannot be written: {problem}", "Choose another place") from error
     finally:
         sibling.unlink(missing_ok=True)

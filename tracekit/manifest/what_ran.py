@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tracekit.errors import BadInput
+from tracekit.errors import BadInput, os_problem
 
 Word = str | int | float | bool | None
 
@@ -179,7 +179,7 @@ def read_what_ran(path: Path) -> WhatRan:
     try:
         return msgspec.json.decode(path.read_bytes(), type=WhatRan)
     except OSError as error:
-        problem = (error.strerror or str(error)).lower()
+        problem = os_problem(error)
         raise BadInput(path, f"cannot be read: {problem}", "Name a run of tracekit capture") from (
             error
         )

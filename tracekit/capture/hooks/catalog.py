@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from tracekit.errors import BadInput
+from tracekit.errors import BadInput, os_problem
 
 _PACKAGE = "instrumented_runtime"
 _FILE = "hooks_and_patches.toml"
@@ -85,7 +85,7 @@ def hooks_manifest() -> HooksManifest:
     try:
         content = msgspec.convert(tomllib.loads(path.read_text("utf-8")), _File)
     except OSError as error:
-        problem = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        problem = f"cannot be read: {os_problem(error)}"
         raise BadInput(path, problem, remedy) from error
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise BadInput(path, f"is not the known manifest: {error}", remedy) from error

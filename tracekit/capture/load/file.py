@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tracekit.errors import BadInput
+from tracekit.errors import BadInput, os_problem
 
 MAX_REQUESTS = 1_000_000
 # All prompts are made before the first is sent, and are held until the last.
@@ -111,7 +111,7 @@ def read_load(path: Path) -> Load:
     try:
         return msgspec.toml.decode(path.read_bytes(), type=Load)
     except OSError as error:
-        problem = (error.strerror or str(error)).lower()
+        problem = os_problem(error)
         raise BadInput(path, f"cannot be read: {problem}", "Check the path") from error
     except RecursionError as error:
         raise BadInput(path, "is no load: nested too deeply", "See docs/load.md") from error

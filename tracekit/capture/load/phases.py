@@ -14,7 +14,7 @@ from tracekit.capture.load.driving import Driven, Load, drive
 from tracekit.capture.run_directory import RunDirectory
 from tracekit.capture.stages import Observer
 from tracekit.capture.what_ran import described
-from tracekit.errors import TracekitError
+from tracekit.errors import TracekitError, os_problem
 
 
 class Loading(Protocol):
@@ -85,7 +85,7 @@ class BuiltinLoading:
             self._run.requests.write_bytes(table.getvalue())
             self._run.client.write_bytes(encoded)
         except OSError as error:
-            problem = f"cannot be written: {(error.strerror or str(error)).lower()}"
+            problem = f"cannot be written: {os_problem(error)}"
             raise TracekitError(self._run.path, problem, "Check the disk") from error
 
     def _refuse_failures(self, driven: Driven) -> None:
